@@ -1,0 +1,146 @@
+"""The error tree: every failure a caller can meet, as a type.
+
+The first line of a class docstring is its default message. Facts travel as fields, never inside prose
+to be parsed; ``hint`` says what to do next and ``retryable`` whether trying the same call again can help.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class Error(Exception):
+    """Something went wrong in the memory layer."""
+
+    retryable: ClassVar[bool] = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str = "", *, hint: str = "", **fields: Any) -> None:
+        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.hint = hint or self.default_hint
+        self.fields = fields
+        super().__init__(self.message)
+
+    def __getattr__(self, name: str) -> Any:
+        # Fields read as attributes (`error.line`); __getattr__ only runs when ordinary lookup failed.
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            return fields[name]
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UsageError(Error):
+    """The call cannot be carried out as it is written."""
+
+
+class InvalidValue(UsageError):
+    """A value is not acceptable; ``field`` names it."""
+
+    def __init__(self, field: str, problem: str, *, hint: str = "", **fields: Any) -> None:
+        super().__init__(f"{field}: {problem}", hint=hint, field=field, problem=problem, **fields)
+
+
+class ConfigError(UsageError):
+    """A setting is missing, unknown or contradicts another one."""
+
+
+class Unsupported(Error):
+    """This provider, platform or installation cannot do that."""
+
+
+class NotFound(Error):
+    """No such memory for this user."""
+
+
+class Conflict(Error):
+    """The memory has changed since the version you read."""
+
+    default_hint = "read the memory again and repeat the change on its current version"
+
+
+class Refused(Error):
+    """The request is understood and not allowed."""
+
+
+class StoreError(Error):
+    """The database failed."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached."""
+
+    retryable = True
+    default_hint = "check that the server runs and that the database URL is right, then try again"
+
+
+class StoreTimeout(StoreUnavailable):
+    """The database did not answer in time."""
+
+    default_hint = "try again; if it persists, raise the pool size or look for long-running transactions"
+
+
+class StoreReadOnly(StoreError):
+    """The database accepts no writes."""
+
+    default_hint = "connect to the primary server, with a role that may write"
+
+
+class StoreFull(StoreError):
+    """There is no space left to write to."""
+
+    default_hint = "free some disk space and repeat the call; nothing was half-written"
+
+
+class SchemaMismatch(StoreError):
+    """The database schema is not the one this program works with."""
+
+
+class IntegrityFailure(StoreError):
+    """Stored data contradict each other."""
+
+    default_hint = "run `memory doctor`"
+
+
+class EmbeddingError(Error):
+    """The embedding model failed."""
+
+
+class EmbeddingUnavailable(EmbeddingError):
+    """The embedding service cannot be reached or refuses to answer for now."""
+
+    retryable = True
+
+
+class EmbeddingRejected(EmbeddingError):
+    """The embedding service refused the request for good."""
+
+
+class EmbeddingInvalid(EmbeddingError):
+    """The embedding model returned something that is not a usable vector."""
+
+
+class ModelMismatch(EmbeddingError):
+    """The database holds vectors of another embedding model."""
+
+
+class FormatError(Error):
+    """A record or an export file cannot be read."""
+
+
+class FormatTooNew(FormatError):
+    """The file was written in a newer format than this program reads."""
+
+    default_hint = "upgrade nightingale-memory on this machine"
+
+
+class FileDamaged(FormatError):
+    """The file is cut, altered or out of order."""
+
+    default_hint = "export again, or copy the file again from its source"
+
+
+class TargetError(Error):
+    """The export file cannot be written."""
