@@ -1,0 +1,1 @@
+"""Columns that the central database and the replicas share, written once."""

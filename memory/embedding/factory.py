@@ -1,0 +1,126 @@
+"""From a configuration string to an embedder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memory.core.errors import ConfigError
+from memory.core.ports import Embedder
+from memory.embedding.fast import FastembedEmbedder
+from memory.embedding.hashing import HashingEmbedder
+from memory.embedding.http import HttpEmbedder
+from memory.embedding.local import LocalEmbedder
+
+SCHEMES = ("local", "hashing[:DIMENSION]", "fastembed:MODEL", "openai:MODEL")
+"""Every form a specification can take."""
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+
+
+def embedder_from(
+    spec: str = "local",
+    *,
+    api_key: str | None = None,
+    base_url: str | None = None,
+    dimension: int | None = None,
+    request_dimensions: bool = False,
+    similarity_floor: float | None = None,
+    query_prefix: str = "",
+    document_prefix: str = "",
+    timeout: float = 30.0,
+    batch_size: int = 64,
+    max_attempts: int = 4,
+    max_wait: float = 60.0,
+) -> Embedder:
+    """Make the embedder that a specification names; never another one in its stead.
+
+    Args:
+        spec: one of :data:`SCHEMES`; the model's own name may hold colons (``openai:bge-m3:latest``).
+        api_key: for ``openai:``. Others ignore it, since a key is often set for something else too.
+        base_url: for ``openai:``; None is OpenAI itself.
+        dimension: length of the vectors; with ``openai:`` None asks the service, with ``local`` only 384.
+        request_dimensions: for ``openai:``; have the service shorten its vectors to ``dimension``.
+        similarity_floor: replaces the model's own, in [0, 1).
+        query_prefix: for ``openai:``; put before questions.
+        document_prefix: for ``openai:``; put before stored texts.
+        timeout: for ``openai:``; seconds.
+        batch_size: texts handled at once, with ``openai:`` and ``fastembed:``.
+        max_attempts: for ``openai:``; attempts of each request.
+        max_wait: for ``openai:``; seconds of waiting between attempts, per call.
+
+    Returns:
+        An embedder that has loaded nothing and sent nothing yet. The caller closes it.
+
+    Raises:
+        ConfigError: unknown scheme, missing model, or a setting the chosen scheme cannot follow.
+        Unsupported: the scheme needs a package that is not installed.
+    """
+    scheme, _, model = spec.strip().partition(":")
+    if scheme == "openai":
+        return HttpEmbedder(
+            _named(model, spec),
+            base_url or DEFAULT_BASE_URL,
+            api_key,
+            dimension,
+            request_dimensions=request_dimensions,
+            batch_size=batch_size,
+            timeout=timeout,
+            max_attempts=max_attempts,
+            max_wait=max_wait,
+            query_prefix=query_prefix,
+            document_prefix=document_prefix,
+            similarity_floor=0.0 if similarity_floor is None else similarity_floor,
+        )
+    build = _OFFLINE.get(scheme)
+    if build is None:
+        raise ConfigError(f"embedding {spec!r} is unknown", hint=f"use one of: {', '.join(SCHEMES)}")
+    # Ignoring these would embed with a model that the user believes to have replaced.
+    for setting, value in (
+        ("base_url", base_url),
+        ("request_dimensions", request_dimensions),
+        ("query_prefix", query_prefix),
+        ("document_prefix", document_prefix),
+    ):
+        if value:
+            raise ConfigError(f"{setting}: only an openai:MODEL embedding can follow it, not {spec!r}")
+    return build(spec, model, dimension, similarity_floor, batch_size)
+
+
+def _local(spec: str, model: str, dimension: int | None, floor: float | None, _: int) -> Embedder:
+    if model:
+        raise ConfigError(f"embedding {spec!r}: local is one model and takes no name")
+    embedder = LocalEmbedder() if floor is None else LocalEmbedder(similarity_floor=floor)
+    return _of_dimension(embedder, dimension)
+
+
+def _hashing(spec: str, model: str, dimension: int | None, floor: float | None, _: int) -> Embedder:
+    if floor is not None:
+        raise ConfigError(f"similarity_floor: {spec!r} has its own, 0")
+    if model and not (model.isascii() and model.isdigit()):
+        raise ConfigError(f"embedding {spec!r}: after hashing: comes a number of dimensions")
+    return _of_dimension(HashingEmbedder(int(model) if model else dimension or 64), dimension)
+
+
+def _fastembed(spec: str, model: str, dimension: int | None, floor: float | None, batch: int) -> Embedder:
+    embedder = FastembedEmbedder(_named(model, spec), batch_size=batch, similarity_floor=floor or 0.0)
+    return _of_dimension(embedder, dimension)
+
+
+_OFFLINE: dict[str, Callable[[str, str, int | None, float | None, int], Embedder]] = {
+    "local": _local,
+    "hashing": _hashing,
+    "fastembed": _fastembed,
+}
+
+
+def _named(model: str, spec: str) -> str:
+    if not model:
+        raise ConfigError(f"embedding {spec!r} names no model", hint=f"use one of: {', '.join(SCHEMES)}")
+    return model
+
+
+def _of_dimension(embedder: Embedder, dimension: int | None) -> Embedder:
+    """Check a configured dimension against a model that has only one."""
+    if dimension is not None and embedder.dimension != dimension:
+        raise ConfigError(f"dimension: {embedder.name} has {embedder.dimension}, not {dimension}")
+    return embedder

@@ -1,0 +1,56 @@
+"""Write-behind access counts: recall notes what it returned, a background thread writes it down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from memory.engine.storage import Touch
+from memory.engine.worker import PeriodicWorker
+
+MAX_BUFFERED = 10_000
+"""Distinct memories waiting before a flush is forced."""
+
+
+class AccessBuffer:
+    """Coalesces accesses per memory. What a failed flush could not write stays for the next one."""
+
+    def __init__(self, write: Callable[[Sequence[Touch]], None], *, interval: float) -> None:
+        self._write = write
+        self._counts: dict[tuple[str, str], tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._worker = PeriodicWorker("memory access counts", interval, self.flush)
+
+    def note(self, user_id: str, memory_ids: Iterable[str], now: int) -> None:
+        """Count one access of each memory at ``now`` (ms UTC)."""
+        with self._lock:
+            for memory_id in memory_ids:
+                count, last = self._counts.get((user_id, memory_id), (0, 0))
+                self._counts[user_id, memory_id] = (count + 1, max(last, now))
+            full = len(self._counts) >= MAX_BUFFERED
+        self._worker.wake(at_once=full)
+
+    def flush(self) -> None:
+        """Write what is waiting; returns when it, and any flush under way, is done."""
+        with self._flushing:
+            with self._lock:
+                taken, self._counts = self._counts, {}
+            if not taken:
+                return
+            try:
+                self._write([Touch(user_id=u, memory_id=m, count=n, last_access_at=t) for (u, m), (n, t) in taken.items()])
+            except BaseException:
+                self._restore(taken)
+                raise
+
+    def stop(self) -> None:
+        """Stop the thread, then flush a last time."""
+        self._worker.stop()
+        self.flush()
+
+    def _restore(self, taken: dict[tuple[str, str], tuple[int, int]]) -> None:
+        with self._lock:
+            for key, (count, last) in taken.items():
+                held_count, held_last = self._counts.get(key, (0, 0))
+                self._counts[key] = (held_count + count, max(held_last, last))

@@ -1,0 +1,94 @@
+"""Embedding on the way into a store: what fails is kept for later, by item, and reported."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from memory.core.errors import EmbeddingError
+from memory.core.model import Notice
+from memory.core.ports import Embedder, Vector
+from memory.engine.storage import Pending, Storage
+from memory.engine.worker import PeriodicWorker
+
+logger = logging.getLogger(__name__)
+BATCH = 64
+RETRY_HINT = "nothing to do: it is found by its words now, and embedded as soon as the model answers"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A vector, or why there is none yet."""
+
+    vector: Vector | None
+    notice: Notice | None = None
+
+
+def deferred(reason: str) -> Embedded:
+    """No vector yet."""
+    return Embedded(None, Notice("embedding_deferred", f"stored, but not yet embedded: {reason}", RETRY_HINT))
+
+
+def embed_documents(embedder: Embedder, texts: Sequence[str]) -> list[Embedded]:
+    """Embed texts; item i of the result belongs to ``texts[i]``. Never raises an EmbeddingError."""
+    out: list[Embedded] = []
+    for start in range(0, len(texts), BATCH):
+        out.extend(_embed_batch(embedder, texts[start : start + BATCH]))
+    return out
+
+
+def _embed_batch(embedder: Embedder, texts: Sequence[str]) -> list[Embedded]:
+    try:
+        return [Embedded(vector) for vector in embedder.embed_documents(texts)]
+    except EmbeddingError as error:
+        if len(texts) == 1 or error.retryable:
+            # An outage concerns all of them: asking again item by item would only hammer the service.
+            return [deferred(error.message)] * len(texts)
+    half = len(texts) // 2
+    return _embed_batch(embedder, texts[:half]) + _embed_batch(embedder, texts[half:])
+
+
+class PendingEmbedder:
+    """Embeds, in the background, what was stored without a vector."""
+
+    def __init__(
+        self, storage: Storage, embedder: Embedder, *, interval: float, guard: Callable[[], None] | None = None
+    ) -> None:
+        self._storage, self._embedder = storage, embedder
+        self._guard = guard
+        self._worker = PeriodicWorker("memory embedding backlog", interval, self._run)
+        self._stopping = False
+
+    def wake(self) -> None:
+        """There is work."""
+        self._worker.wake()
+
+    def stop(self) -> None:
+        """End after the batch under way."""
+        self._stopping = True
+        self._worker.stop()
+
+    def _run(self) -> None:
+        self.drain()
+
+    def drain(self) -> int:
+        """Embed everything that waits and can be embedded; returns how many vectors were stored."""
+        stored, position = 0, None
+        while not self._stopping:
+            batch = self._storage.pending(BATCH, after=position)
+            if not batch:
+                break
+            position = (batch[-1].user_id, batch[-1].memory_id)
+            stored += self._embed(batch)
+        return stored
+
+    def _embed(self, batch: Sequence[Pending]) -> int:
+        results = embed_documents(self._embedder, [item.content for item in batch])
+        ready = [
+            (item, result.vector) for item, result in zip(batch, results, strict=True) if result.vector is not None
+        ]
+        if len(ready) < len(batch):
+            reason = next(r.notice.message for r in results if r.notice is not None)
+            logger.warning("%d memories still wait for a vector: %s", len(batch) - len(ready), reason)
+        return self._storage.put_vectors(ready) if ready else 0

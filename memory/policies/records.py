@@ -1,0 +1,135 @@
+"""Admission of records: what another store, or a file, says is checked like what a caller says.
+
+One difference: times in framed records are milliseconds already and are never scaled; only plain records,
+which other programs wrote, get the treatment of a caller's input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from memory.core.clock import MAX_SKEW_MS
+from memory.core.errors import InvalidValue
+from memory.core.merge import merge
+from memory.core.model import MemoryType, Status
+from memory.core.record import Record
+from memory.core.state import ABSENT, Register, State
+from memory.policies import limits, normalise
+from memory.policies.admission import admit_memory_id
+from memory.policies.importance import default_importance
+
+MAX_EXTRA: Final = 64
+"""Registers of later versions that one record may carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedRecord:
+    """A record that may be merged."""
+
+    user_id: str
+    memory_id: str
+    state: State
+
+
+def admit_record(record: Record, *, now: int) -> AdmittedRecord:
+    """Check and normalise a decoded record; ``now`` in ms UTC bounds its stamps.
+
+    Raises:
+        InvalidValue: the field at fault is named.
+    """
+    user_id = normalise.identifier(record.user_id, "user_id")
+    memory_id = admit_memory_id(record.memory_id)
+    state = record.state
+    latest = max((*(stamp.ms for stamp in state.stamps()), state.last_access or 0))
+    if latest > now + MAX_SKEW_MS:
+        raise InvalidValue(
+            "stamps" if not record.plain else "updated_at",
+            f"{latest} lies {(latest - now) / 1000:,.0f} s in the future",
+            hint="set the clock of the machine that wrote it, or of this one, and repeat",
+        )
+    if state.deleted is not None:
+        return AdmittedRecord(user_id, memory_id, State(deleted=state.deleted))
+    return AdmittedRecord(user_id, memory_id, _live(state, plain=record.plain))
+
+
+def _live(state: State, *, plain: bool) -> State:
+    metadata = _metadata(state.metadata)
+    scalars = dict(state.scalars)
+    base = scalars["content"].stamp
+    for name, value in {"source_session": None, **(_PLAIN_DEFAULTS if plain else {})}.items():
+        scalars.setdefault(name, Register(base, value))
+    checked = {name: replace_value(r, _check(name, r.value, plain=plain)) for name, r in scalars.items()}
+    if len(checked) - len(_CHECKS) > MAX_EXTRA:
+        raise InvalidValue("record", f"has more than {MAX_EXTRA} unknown fields")
+    if "importance" not in checked:
+        present = {key: r.value for key, r in metadata.items() if r.value is not ABSENT}
+        value = default_importance(checked["content"].value, checked["memory_type"].value, present)
+        checked["importance"] = Register(base, value)
+    return replace(state, scalars=checked, tags=_tags(state.tags), metadata=metadata)
+
+
+_PLAIN_DEFAULTS: Final[Mapping[str, Any]] = {
+    "memory_type": MemoryType.FACT.value,
+    "status": Status.ACTIVE.value,
+}
+
+
+def replace_value(register: Register, value: Any) -> Register:
+    """The register with another value and the same stamp."""
+    return Register(register.stamp, value)
+
+
+def _check(name: str, value: Any, *, plain: bool) -> Any:
+    if name == "created_at" and not plain:
+        return normalise.whole_number(value, name, low=limits.EARLIEST_MS, high=limits.LATEST_MS)
+    check = _CHECKS.get(name)
+    return normalise.json_value(value, name) if check is None else check(value)
+
+
+def _content(value: Any) -> str:
+    return normalise.required_text(value, "content", max_bytes=limits.MAX_CONTENT_BYTES)
+
+
+def _session(value: Any) -> str | None:
+    if value is None:
+        return None
+    return normalise.clean_text(value, "source_session", max_bytes=limits.MAX_ID_BYTES)
+
+
+_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "content": _content,
+    "memory_type": lambda value: normalise.choice(value, "memory_type", MemoryType).value,
+    "importance": lambda value: normalise.fraction(value, "importance"),
+    "status": lambda value: normalise.choice(value, "status", Status).value,
+    "source_session": _session,
+    "created_at": lambda value: normalise.timestamp(value, "created_at"),
+}
+
+
+def _tags(tags: Mapping[str, Register]) -> dict[str, Register]:
+    out: dict[str, Register] = {}
+    for tag, register in tags.items():
+        for name in normalise.tags([tag], "tags"):
+            # Two spellings may become one tag; then the later register counts, as in any merge.
+            out[name] = _joined(out.get(name), register)
+    if sum(1 for register in out.values() if register.value) > limits.MAX_TAGS:
+        raise InvalidValue("tags", f"more than {limits.MAX_TAGS}", limit=limits.MAX_TAGS)
+    return out
+
+
+def _joined(held: Register | None, register: Register) -> Register:
+    if held is None:
+        return register
+    return merge(State(tags={"": held}), State(tags={"": register})).tags[""]
+
+
+def _metadata(metadata: Mapping[str, Register]) -> dict[str, Register]:
+    present = {key: r.value for key, r in metadata.items() if r.value is not ABSENT}
+    cleaned = normalise.metadata(present)
+    out = {}
+    for key, register in metadata.items():
+        name = normalise.clean_text(key, "metadata key", max_bytes=limits.MAX_METADATA_BYTES)
+        out[name] = register if register.value is ABSENT else replace_value(register, cleaned[name])
+    return out
