@@ -15,10 +15,10 @@ def run(connection: Connection) -> None:
     branch = BRANCHES[connection.dialect.name]
 
     def only_own_branch(revision, migration_context):
+        script = migration_context.script.get_revision(f"{branch}@head")
         steps = destination(revision, migration_context)
         for step in steps:
-            labels = step.to_revisions[0].branch_labels if step.to_revisions else {branch}
-            if branch not in labels:
+            if branch not in getattr(step, "revision", script).branch_labels:
                 raise CommandError(
                     f"{connection.dialect.name} takes the branch {branch!r} only: upgrade {branch}@head"
                 )

@@ -87,6 +87,20 @@ def unit_rows(rows: Sequence[ArrayLike], *, start: int = 0, dimension: int | Non
     return np.stack(checked)
 
 
+def name_of(model: str, *, shortened_to: int | None = None, document_prefix: str = "") -> str:
+    """Make a name that tells apart everything that makes stored vectors incomparable.
+
+    Args:
+        model: what the model is called where it comes from.
+        shortened_to: number of dimensions, where a service cuts its vectors to fewer than the model's own.
+        document_prefix: what is put before stored texts. What is put before questions changes no stored
+            vector, so it has no part in the name.
+    """
+    shortening = f"@{shortened_to}" if shortened_to else ""
+    prefix = f"+{document_prefix.strip()}" if document_prefix else ""
+    return model + shortening + prefix
+
+
 def floor_of(value: float) -> float:
     """Check a similarity floor: a cosine in [0, 1).
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from memory.core.errors import ConfigError
 from memory.core.ports import Embedder
 from memory.embedding.fast import FastembedEmbedder
@@ -41,8 +39,8 @@ def embedder_from(
         dimension: length of the vectors; with ``openai:`` None asks the service, with ``local`` only 384.
         request_dimensions: for ``openai:``; have the service shorten its vectors to ``dimension``.
         similarity_floor: replaces the model's own, in [0, 1).
-        query_prefix: for ``openai:``; put before questions.
-        document_prefix: for ``openai:``; put before stored texts.
+        query_prefix: for ``openai:`` and ``fastembed:``; put before questions.
+        document_prefix: for ``openai:`` and ``fastembed:``; put before stored texts.
         timeout: for ``openai:``; seconds.
         batch_size: texts handled at once, with ``openai:`` and ``fastembed:``.
         max_attempts: for ``openai:``; attempts of each request.
@@ -71,29 +69,34 @@ def embedder_from(
             document_prefix=document_prefix,
             similarity_floor=0.0 if similarity_floor is None else similarity_floor,
         )
-    build = _OFFLINE.get(scheme)
-    if build is None:
+    if scheme not in {"local", "hashing", "fastembed"}:
         raise ConfigError(f"embedding {spec!r} is unknown", hint=f"use one of: {', '.join(SCHEMES)}")
-    # Ignoring these would embed with a model that the user believes to have replaced.
-    for setting, value in (
-        ("base_url", base_url),
-        ("request_dimensions", request_dimensions),
-        ("query_prefix", query_prefix),
-        ("document_prefix", document_prefix),
-    ):
-        if value:
-            raise ConfigError(f"{setting}: only an openai:MODEL embedding can follow it, not {spec!r}")
-    return build(spec, model, dimension, similarity_floor, batch_size)
+    # Ignoring a setting would embed with a model that the user believes to have replaced.
+    _only_for("openai:MODEL", spec, base_url=base_url, request_dimensions=request_dimensions)
+    if scheme == "fastembed":
+        fastembed = FastembedEmbedder(
+            _named(model, spec),
+            batch_size=batch_size,
+            query_prefix=query_prefix,
+            document_prefix=document_prefix,
+            similarity_floor=similarity_floor or 0.0,
+        )
+        return _of_dimension(fastembed, dimension)
+    prefixes = {"query_prefix": query_prefix, "document_prefix": document_prefix}
+    _only_for("openai:MODEL or fastembed:MODEL", spec, **prefixes)
+    if scheme == "local":
+        return _local(spec, model, dimension, similarity_floor)
+    return _hashing(spec, model, dimension, similarity_floor)
 
 
-def _local(spec: str, model: str, dimension: int | None, floor: float | None, _: int) -> Embedder:
+def _local(spec: str, model: str, dimension: int | None, floor: float | None) -> Embedder:
     if model:
         raise ConfigError(f"embedding {spec!r}: local is one model and takes no name")
     embedder = LocalEmbedder() if floor is None else LocalEmbedder(similarity_floor=floor)
     return _of_dimension(embedder, dimension)
 
 
-def _hashing(spec: str, model: str, dimension: int | None, floor: float | None, _: int) -> Embedder:
+def _hashing(spec: str, model: str, dimension: int | None, floor: float | None) -> Embedder:
     if floor is not None:
         raise ConfigError(f"similarity_floor: {spec!r} has its own, 0")
     if model and not (model.isascii() and model.isdigit()):
@@ -101,16 +104,11 @@ def _hashing(spec: str, model: str, dimension: int | None, floor: float | None, 
     return _of_dimension(HashingEmbedder(int(model) if model else dimension or 64), dimension)
 
 
-def _fastembed(spec: str, model: str, dimension: int | None, floor: float | None, batch: int) -> Embedder:
-    embedder = FastembedEmbedder(_named(model, spec), batch_size=batch, similarity_floor=floor or 0.0)
-    return _of_dimension(embedder, dimension)
-
-
-_OFFLINE: dict[str, Callable[[str, str, int | None, float | None, int], Embedder]] = {
-    "local": _local,
-    "hashing": _hashing,
-    "fastembed": _fastembed,
-}
+def _only_for(able: str, spec: str, **settings: object) -> None:
+    """Refuse settings that the chosen scheme cannot follow."""
+    for setting, value in settings.items():
+        if value:
+            raise ConfigError(f"{setting}: only {able} can follow it, not {spec!r}")
 
 
 def _named(model: str, spec: str) -> str:

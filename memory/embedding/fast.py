@@ -11,7 +11,7 @@ import numpy as np
 
 from memory.core.errors import ConfigError, EmbeddingInvalid, EmbeddingUnavailable, Unsupported
 from memory.core.ports import Vector, Vectors
-from memory.embedding.checked import clean, floor_of, unit_rows
+from memory.embedding.checked import clean, floor_of, name_of, unit_rows
 
 
 class FastembedEmbedder:
@@ -27,6 +27,8 @@ class FastembedEmbedder:
         *,
         cache_dir: str | None = None,
         batch_size: int = 64,
+        query_prefix: str = "",
+        document_prefix: str = "",
         similarity_floor: float = 0.0,
         name: str | None = None,
     ) -> None:
@@ -36,8 +38,11 @@ class FastembedEmbedder:
             model: a name from ``TextEmbedding.list_supported_models()``.
             cache_dir: folder for downloaded models; None leaves it to fastembed.
             batch_size: texts run through the model at once.
+            query_prefix: put before questions; fastembed adds none itself, though its list says which
+                models need one (E5: ``"query: "``).
+            document_prefix: put before stored texts (E5: ``"passage: "``).
             similarity_floor: cosine of unrelated texts with this model, in [0, 1).
-            name: identifies the weights; None makes one from the model.
+            name: identifies the weights; None makes one from model and document prefix.
 
         Raises:
             Unsupported: fastembed is not installed or does not run here.
@@ -51,7 +56,8 @@ class FastembedEmbedder:
         self._model = model
         self._cache_dir = cache_dir
         self._batch_size = batch_size
-        self._name = name or f"{model}@fastembed"
+        self._prefixes = (query_prefix, document_prefix)
+        self._name = name or name_of(f"{model}@fastembed", document_prefix=document_prefix)
         self._lock = threading.Lock()
         self._loaded: Any = None
 
@@ -82,15 +88,15 @@ class FastembedEmbedder:
         """
         if not texts:
             return np.zeros((0, self._dimension), dtype=np.float32)
-        cleaned = [clean(text) for text in texts]
+        prepared = [self._prefixes[1] + clean(text) for text in texts]
         with self._lock:
-            rows = list(self._ready().passage_embed(cleaned, batch_size=self._batch_size))
+            rows = list(self._ready().passage_embed(prepared, batch_size=self._batch_size))
         return self._checked(rows, len(texts))
 
     def embed_query(self, text: str) -> Vector:
         """Embed a question; shape ``(dimension,)``. Raises as ``embed_documents``."""
         with self._lock:
-            rows = list(self._ready().query_embed([clean(text)]))
+            rows = list(self._ready().query_embed([self._prefixes[0] + clean(text)]))
         return np.asarray(self._checked(rows, 1)[0], dtype=np.float32)
 
     def close(self) -> None:

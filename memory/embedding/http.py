@@ -22,7 +22,7 @@ from memory.core.errors import (
 )
 from memory.core.ports import Vector, Vectors
 from memory.embedding.answers import decode, message_in, status_in, vectors_in
-from memory.embedding.checked import clean, floor_of, unit_rows
+from memory.embedding.checked import clean, floor_of, name_of, unit_rows
 from memory.embedding.patience import Patience, retry_after
 
 _RETRIED = frozenset({408, 409, 425, 429})
@@ -110,7 +110,8 @@ class HttpEmbedder:
             self._options["encoding_format"] = encoding_format
         if request_dimensions:
             self._options["dimensions"] = dimension
-        self._name = name or _name(model, dimension if request_dimensions else None, document_prefix)
+        shortened_to = dimension if request_dimensions else None
+        self._name = name or name_of(model, shortened_to=shortened_to, document_prefix=document_prefix)
         self._batch_size, self._batch_characters = batch_size, batch_characters
         self._timeout, self._max_attempts, self._max_wait = timeout, max_attempts, max_wait
         self._prefixes = (query_prefix, document_prefix)
@@ -308,10 +309,3 @@ def _headers(api_key: str | None) -> dict[str, str]:
             raise ConfigError("api_key: holds blanks, line ends or characters that no key has")
         headers["Authorization"] = f"Bearer {api_key}"
     return headers
-
-
-def _name(model: str, shortened_to: int | None, document_prefix: str) -> str:
-    """Tell apart everything that makes stored vectors incomparable. The query prefix does not."""
-    shortening = f"@{shortened_to}" if shortened_to else ""
-    prefix = f"+{document_prefix.strip()}" if document_prefix else ""
-    return model + shortening + prefix

@@ -34,21 +34,23 @@ RETURNING s.rev, s.hlc_ms, s.hlc_counter, (SELECT epoch FROM sync_meta) AS epoch
 """
 
 _INSERT_ONE: Final = f"""
-WITH drawn AS ({_DRAW}), memory AS (
+WITH drawn AS ({_DRAW}), fit AS (
+    SELECT %(due)s OR model_id IS DISTINCT FROM %(model)s AS due FROM sync_meta
+), memory AS (
     INSERT INTO memories (user_id, memory_id, content, memory_type, importance, status, source_session,
         created_at, updated_at, metadata, stamps, extra, length, embedding_due, rev, terms)
     SELECT %(user)s, %(id)s, %(content)s, %(memory_type)s, %(importance)s, %(status)s, %(source_session)s,
         %(created_at)s, hlc_ms, %(metadata)s,
         jsonb_build_object('*', hlc_ms || '.' || hlc_counter || '.' || epoch),
-        '{{}}', %(length)s, %(due)s, rev, array_to_tsvector(%(lexemes)s)
-    FROM drawn
+        '{{}}', %(length)s, due, rev, array_to_tsvector(%(lexemes)s)
+    FROM drawn, fit
 ), tags AS (
     INSERT INTO memory_tags (user_id, memory_id, tag) SELECT %(user)s, %(id)s, unnest(%(tags)s::text[])
 ), vector AS (
     INSERT INTO memory_vectors
         (user_id, memory_id, model_id, status, memory_type, created_at, dimension, embedding)
     SELECT %(user)s, %(id)s, %(model)s, %(status)s, %(memory_type)s, %(created_at)s, %(dimension)s, %(vector)b
-    WHERE NOT %(due)s
+    FROM fit WHERE NOT due
 )
 SELECT rev, hlc_ms, hlc_counter, epoch FROM drawn
 """

@@ -204,8 +204,10 @@ class VolatileStorage:
             row.vector = vector
             return Outcome("unchanged", deferred=state.deleted is None and vector is None)
         rev = user.next_rev()
-        access_rev = rev if state.accesses else 0
-        user.rows[item.memory_id] = _Row(state, rev, access_rev, None if state.deleted else vector)
+        new = _Row(state, rev, rev, None if state.deleted else vector)
+        if row is not None and _registers(row.state) == _registers(state):
+            new.rev = row.rev
+        user.rows[item.memory_id] = new
         verdict = "created" if row is None else "merged"
         return Outcome(verdict, deferred=state.deleted is None and vector is None)
 
@@ -287,6 +289,11 @@ class VolatileStorage:
     def _stored(self, user_id: str, memory_id: str) -> Stored:
         row = self._users[user_id].rows[memory_id]
         return Stored(memory_id=memory_id, user_id=user_id, state=row.state, version=str(row.rev))
+
+
+def _registers(state: State) -> State:
+    """A state without its accesses, which do not count as a change of the memory."""
+    return replace(state, accesses={}, last_access=None)
 
 
 def _in_scope(user_id: str, row: _Row, scope: Scope) -> bool:

@@ -82,8 +82,18 @@ def test_passages_and_questions_go_their_own_ways_and_come_back_as_unit_vectors(
     assert rows == pytest.approx(np.array([[1.0, 0.0], [1.0, 0.0]]))
     query = embedder.embed_query("a")
     assert query == pytest.approx([0.5**0.5, -(0.5**0.5)])
-    assert (rows.dtype, query.dtype, query.shape) == (np.float32, np.float32, (2,))
+    assert query.shape == (2,)
+    assert rows.dtype == query.dtype == np.float32
     assert stand_in.made == [(MODEL, "/models")]
+
+
+def test_prefixes_are_put_before_the_texts_and_stored_ones_are_part_of_the_name(
+    stand_in: type[StandIn],
+) -> None:
+    embedder = embedder_from(f"fastembed:{MODEL}", query_prefix="query: ", document_prefix="passage: ")
+    assert embedder.name == f"{MODEL}@fastembed+passage:"
+    assert embedder.embed_query("abc") == pytest.approx(np.array([10.0, -1.0]) / 101**0.5)
+    assert embedder.embed_documents(["abc"]).shape == (1, 2)
 
 
 def test_threads_take_turns_and_load_once(stand_in: type[StandIn]) -> None:
@@ -137,6 +147,6 @@ def test_names_are_looked_up_as_fastembed_does(stand_in: type[StandIn]) -> None:
 
 
 def test_a_missing_package_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fastembed", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "fastembed", None)
     with pytest.raises(Unsupported, match=r'pip install "nightingale-memory\[fastembed\]"'):
         embedder_from(f"fastembed:{MODEL}")

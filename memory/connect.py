@@ -1,0 +1,149 @@
+"""The composition root: from a URL or a config to a ready provider. The one place that picks adapters."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from memory.config import MemoryConfig, load_config
+from memory.core.errors import ConfigError, Unsupported
+from memory.core.ports import Clock, Embedder
+from memory.embedding.factory import embedder_from
+from memory.engine.provider import StorageProvider
+from memory.postgres import migrations
+from memory.postgres.database import Database
+from memory.postgres.embedded import EmbeddedServer, default_directory
+from memory.postgres.models import adopt_model
+from memory.postgres.storage import PostgresStorage
+from memory.volatile.storage import VolatileStorage
+
+POSTGRES_SCHEMES = ("postgresql", "postgres")
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> int:
+        """Milliseconds since 1970-01-01 UTC."""
+        return time.time_ns() // 1_000_000
+
+
+class FixedClock:
+    """A clock that stands still."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+
+    def now(self) -> int:
+        """Always the same time."""
+        return self._now
+
+
+def connect(
+    url: str | None = None, *, config: MemoryConfig | None = None, embedder: Embedder | None = None, **settings: Any
+) -> StorageProvider:
+    """Open a memory provider.
+
+    Args:
+        url: ``postgresql://…`` (a server of yours), ``memory://`` (in this process only), or None:
+            ``MEMORY_DATABASE_URL``, and without that a Postgres server that comes with this package and is
+            started, shared and stopped by the processes that use it.
+        config: Ready-made settings instead of ``settings``.
+        embedder: An embedder of your own instead of the configured model; it is closed with the provider.
+        **settings: Fields of ``MemoryConfig``.
+
+    Raises:
+        ConfigError: an unusable URL or setting. StoreUnavailable: no connection.
+        SchemaMismatch: the schema is not at this program's revision. ModelMismatch: another embedding model's
+        vectors are there. EmbeddingError: the model cannot be used.
+    """
+    if config is None:
+        config = load_config(**settings)
+    elif settings:
+        raise ConfigError("give either `config` or single settings, not both")
+    if url is None and config.database_url is not None:
+        url = config.database_url.get_secret_value()
+    clock: Clock = SystemClock() if config.now is None else FixedClock(config.now)
+    scheme = None if url is None else _scheme(url)
+    ready = embedder or make_embedder(config)
+    try:
+        if scheme == "memory":
+            return _volatile(config, clock, ready)
+        return _central(url, config, clock, ready)
+    except BaseException:
+        ready.close()
+        raise
+
+
+def make_embedder(config: MemoryConfig) -> Embedder:
+    """The configured embedding model."""
+    key = config.embedding_api_key
+    return embedder_from(
+        config.embedding_model,
+        api_key=None if key is None else key.get_secret_value(),
+        base_url=config.embedding_base_url,
+        dimension=config.embedding_dim,
+        similarity_floor=config.similarity_floor,
+        timeout=config.embedding_timeout,
+        batch_size=config.embedding_batch_size,
+    )
+
+
+def embedded_server(config: MemoryConfig) -> EmbeddedServer:
+    """The embedded server of a config, not started yet."""
+    return EmbeddedServer(config.data_directory or default_directory(), run_as=config.embedded_user)
+
+
+def _scheme(url: str) -> str:
+    scheme = urlsplit(url).scheme
+    if scheme in (*POSTGRES_SCHEMES, "memory"):
+        return scheme
+    if scheme in ("edge", "http", "https"):
+        raise Unsupported(f"{scheme}: is not in this release", hint="use postgresql://…, memory:// or no URL")
+    raise ConfigError(
+        f"database URL: the scheme {scheme!r:.40} is not known", hint="use postgresql://…, memory:// or no URL"
+    )
+
+
+def _volatile(config: MemoryConfig, clock: Clock, embedder: Embedder) -> StorageProvider:
+    storage = VolatileStorage(clock, model=embedder.name, dimension=embedder.dimension)
+    return StorageProvider(storage, embedder, clock, config.engine_settings())
+
+
+def _central(url: str | None, config: MemoryConfig, clock: Clock, embedder: Embedder) -> StorageProvider:
+    if url is not None:
+        return _on_postgres(url, config, clock, embedder, migrate=config.auto_migrate is True)
+    server = embedded_server(config)
+    own = server.start()
+    try:
+        migrate = config.auto_migrate is not False
+        return _on_postgres(own, config, clock, embedder, migrate=migrate, server=server)
+    except BaseException:
+        server.stop()
+        raise
+
+
+def _on_postgres(
+    conninfo: str,
+    config: MemoryConfig,
+    clock: Clock,
+    embedder: Embedder,
+    *,
+    migrate: bool,
+    server: EmbeddedServer | None = None,
+) -> StorageProvider:
+    if migrate:
+        migrations.upgrade(conninfo)
+    migrations.check(conninfo)
+    database = Database(conninfo, pool_size=config.pool_size, timeout=config.connect_timeout)
+    try:
+        model_id = adopt_model(database, embedder)
+        storage = PostgresStorage(
+            database, clock, model_id=model_id, model=embedder.name, dimension=embedder.dimension
+        )
+        on_close = (lambda: None) if server is None else server.stop
+        return StorageProvider(storage, embedder, clock, config.engine_settings(), on_close=on_close)
+    except BaseException:
+        database.close()
+        raise

@@ -1,0 +1,173 @@
+"""The schema's revision: checked at open, upgraded on request, safely by many hosts at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import psycopg
+from sqlalchemy import Connection, create_engine, pool
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from memory.core.errors import SchemaMismatch, StoreTimeout, Unsupported
+from memory.postgres.database import translated
+
+BRANCH: Final = "central"
+UPGRADE_COMMAND: Final = "memory db upgrade"
+_LOCK: Final = 0x6E69676874696E67  # "nighting": the advisory lock that one migrating host holds
+_POLL_SECONDS: Final = 0.05
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+
+
+def script_location() -> Path:
+    """Where the migrations are: inside the wheel, or beside the package in a checkout."""
+    for place in (_PACKAGE / "migrations", _PACKAGE.parent / "alembic"):
+        if (place / "env.py").is_file():
+            return place
+    raise Unsupported("the migrations are missing from this installation", hint="install nightingale-memory again")
+
+
+def head() -> str:
+    """The revision that this program works with."""
+    heads = [
+        revision
+        for revision in _scripts().get_revisions("heads")
+        if revision is not None and BRANCH in revision.branch_labels
+    ]
+    return heads[0].revision
+
+
+def current(conninfo: str) -> str | None:
+    """The revision that the database is at; None if it has no schema of ours."""
+    with _connection(conninfo) as connection:
+        return _current(connection)
+
+
+def check(conninfo: str) -> None:
+    """Refuse a database that is not at this program's revision.
+
+    Raises:
+        SchemaMismatch: too old, too new or empty; says which command to run.
+    """
+    with _connection(conninfo) as connection:
+        at = _current(connection)
+    if at == head():
+        return
+    if at is None:
+        raise SchemaMismatch("the database has no memory schema yet", hint=f"run `{UPGRADE_COMMAND}`", current=at)
+    if at not in {script.revision for script in _scripts().walk_revisions()}:
+        raise SchemaMismatch(
+            f"the database schema ({at}) is newer than this program ({head()})",
+            hint="upgrade nightingale-memory on this machine",
+            current=at,
+        )
+    raise SchemaMismatch(
+        f"the database schema ({at}) is older than this program ({head()})",
+        hint=f"run `{UPGRADE_COMMAND}`",
+        current=at,
+    )
+
+
+def upgrade(conninfo: str, *, target: str = f"{BRANCH}@head", timeout: float = 300.0) -> str:
+    """Bring the schema to ``target``; hosts that come at the same time wait and find it done.
+
+    Args:
+        conninfo: libpq URL or key=value string.
+        target: An Alembic revision of the central branch.
+        timeout: Seconds to wait for another host's migration.
+
+    Returns the revision reached.
+
+    Raises:
+        SchemaMismatch: the schema is newer than this program. StoreTimeout: another host held the lock too long.
+        Unsupported: the server has no pgvector.
+    """
+    with _connection(conninfo) as connection, _migration_lock(connection, timeout):
+        at = _current(connection)
+        if at is not None and at not in {script.revision for script in _scripts().walk_revisions()}:
+            raise SchemaMismatch(
+                f"the database schema ({at}) is newer than this program ({head()})",
+                hint="upgrade nightingale-memory on this machine",
+                current=at,
+            )
+        _require_vector(connection)
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, target)
+        connection.commit()
+        return _current(connection) or ""
+
+
+def downgrade(conninfo: str, target: str) -> None:
+    """Take the schema back; ``target`` is an Alembic revision, ``central@base`` drops everything."""
+    with _connection(conninfo) as connection, _migration_lock(connection, 300.0):
+        config = _config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, target)
+        connection.commit()
+
+
+def _config() -> Config:
+    config = Config()
+    location = script_location()
+    config.set_main_option("script_location", str(location).replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")
+    config.set_main_option("version_locations", str(location / "versions").replace("%", "%%"))
+    return config
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
+
+
+@contextmanager
+def _connection(conninfo: str) -> Iterator[Connection]:
+    engine = create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo, connect_timeout=10), poolclass=pool.NullPool
+    )
+    with translated(), engine.connect() as connection:
+        yield connection
+
+
+def _current(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+@contextmanager
+def _migration_lock(connection: Connection, timeout: float) -> Iterator[None]:
+    """Polled rather than waited for: a waiting statement would block CREATE INDEX CONCURRENTLY elsewhere."""
+    deadline = time.monotonic() + timeout
+    while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({_LOCK})").scalar():
+        connection.commit()
+        if time.monotonic() > deadline:
+            raise StoreTimeout(f"another process has been migrating this database for {timeout:g} s")
+        time.sleep(_POLL_SECONDS)
+    connection.commit()
+    try:
+        yield
+    finally:
+        connection.rollback()
+        connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_LOCK})")
+        connection.commit()
+
+
+def _require_vector(connection: Connection) -> None:
+    """Make sure of the vector type before any table is made."""
+    installed = connection.exec_driver_sql("SELECT to_regtype('vector') IS NOT NULL").scalar()
+    if not installed:
+        available = connection.exec_driver_sql(
+            "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
+        ).scalar()
+        if not available:
+            raise Unsupported(
+                "this Postgres server has no pgvector",
+                hint="install pgvector 0.7 or later on the server, e.g. Debian's postgresql-17-pgvector",
+            )
+        connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
+    connection.commit()

@@ -1,0 +1,194 @@
+"""Which embedding model the database's vectors are of, and the way from one model to another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+from pgvector import Vector as PgVector
+
+from memory.core.errors import EmbeddingUnavailable, ModelMismatch
+from memory.core.ports import Embedder, Vector
+from memory.engine.storage import Pending
+from memory.postgres.database import Database, Db
+
+logger = logging.getLogger(__name__)
+REEMBED_COMMAND: Final = "memory db reembed"
+_BATCH: Final = 64
+
+_CURRENT = """SELECT e.model_id, e.name, e.dimension FROM sync_meta s JOIN embedding_models e USING (model_id)"""
+_MISSING = """SELECT m.user_id, m.memory_id::text, m.content FROM memories m
+    WHERE NOT EXISTS (SELECT FROM memory_vectors v WHERE v.user_id = m.user_id
+        AND v.memory_id = m.memory_id AND v.model_id = %(model)s)
+    AND (%(user)s::text IS NULL OR (m.user_id, m.memory_id) > (%(user)s::text, %(id)s::uuid))
+    ORDER BY m.user_id, m.memory_id LIMIT %(limit)s"""
+
+
+def adopt_model(database: Database, embedder: Embedder) -> int:
+    """Check at open that the embedder is the one whose vectors are here; an empty database takes any.
+
+    Returns the id of the model.
+
+    Raises:
+        ModelMismatch: memories of another model are here; says both names and the command to run.
+        EmbeddingError: the dimension is not known and the service does not answer.
+    """
+    with database.connection() as connection:
+        current = connection.execute(_CURRENT).fetchone()
+    dimension = _dimension(embedder, current)
+    if current is not None and (embedder.name, dimension) == (current[1], current[2]):
+        return int(current[0])
+    with database.transaction() as connection:
+        connection.execute("SELECT FROM sync_meta FOR UPDATE")
+        current = connection.execute(_CURRENT).fetchone()
+        if current is not None and (embedder.name, dimension) != (current[1], current[2]):
+            _refuse_if_used(connection, embedder, dimension, current)
+        model_id = _register(connection, embedder.name, dimension)
+        connection.execute("UPDATE sync_meta SET model_id = %s", [model_id])
+    return model_id
+
+
+def _dimension(embedder: Embedder, current: tuple[int, str, int] | tuple[object, ...] | None) -> int:
+    """Ask the embedder; while its service is down, trust what the same model had before."""
+    try:
+        return embedder.dimension
+    except EmbeddingUnavailable:
+        if current is None or current[1] != embedder.name:
+            raise
+        logger.warning("the embedding service does not answer; opening with the dimension on record")
+        return int(str(current[2]))
+
+
+def _refuse_if_used(connection: Db, embedder: Embedder, dimension: int, current: Sequence[object]) -> None:
+    if connection.execute("SELECT FROM memories LIMIT 1").fetchone() is None:
+        return
+    raise ModelMismatch(
+        f"the database holds vectors of {current[1]!r} ({current[2]} dimensions),"
+        f" the configured model is {embedder.name!r} ({dimension} dimensions)",
+        hint=f"configure {current[1]!r} again, or run `{REEMBED_COMMAND}` to embed everything with the new model",
+        stored=current[1],
+        stored_dimension=current[2],
+        configured=embedder.name,
+        configured_dimension=dimension,
+    )
+
+
+def _register(connection: Db, name: str, dimension: int) -> int:
+    connection.execute(
+        "INSERT INTO embedding_models (name, dimension) VALUES (%s, %s) ON CONFLICT DO NOTHING", [name, dimension]
+    )
+    row = connection.execute(
+        "SELECT model_id FROM embedding_models WHERE name = %s AND dimension = %s", [name, dimension]
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def pending(database: Database, limit: int, *, after: tuple[str, str] | None, model_id: int) -> list[Pending]:
+    """See ``Storage.pending``; nothing while another model is the current one."""
+    user, memory_id = after or (None, None)
+    with database.connection() as connection:
+        rows = connection.execute(
+            "SELECT user_id, memory_id::text, content FROM memories WHERE embedding_due"
+            " AND (SELECT model_id FROM sync_meta) = %(model)s"
+            " AND (%(user)s::text IS NULL OR (user_id, memory_id) > (%(user)s::text, %(id)s::uuid))"
+            " ORDER BY user_id, memory_id LIMIT %(limit)s",
+            {"model": model_id, "user": user, "id": memory_id, "limit": limit},
+        ).fetchall()
+    return [Pending(*row) for row in rows]
+
+
+def put_vectors(connection: Db, vectors: Sequence[tuple[Pending, Vector]], *, model_id: int) -> int:
+    """See ``Storage.put_vectors``; inside the caller's transaction.
+
+    The memory's row is locked while its vector is stored, so that an edit of its content either comes first,
+    and the vector is dropped, or comes after, and removes it.
+    """
+    stored = 0
+    for item, vector in sorted(vectors, key=lambda pair: (pair[0].user_id, pair[0].memory_id)):
+        key = {"user": item.user_id, "id": UUID(item.memory_id), "content": item.content, "model": model_id}
+        row = connection.execute(
+            "SELECT status, memory_type, created_at FROM memories"
+            " WHERE user_id = %(user)s AND memory_id = %(id)s AND content = %(content)s FOR UPDATE",
+            key,
+        ).fetchone()
+        if row is None:
+            continue
+        connection.execute(
+            "INSERT INTO memory_vectors"
+            " (user_id, memory_id, model_id, status, memory_type, created_at, dimension, embedding)"
+            " VALUES (%(user)s, %(id)s, %(model)s, %(status)s, %(type)s, %(created)s, %(dimension)s, %(vector)b)"
+            " ON CONFLICT (user_id, memory_id, model_id) DO UPDATE SET embedding = excluded.embedding",
+            {
+                **key,
+                "status": row[0],
+                "type": row[1],
+                "created": row[2],
+                "dimension": len(vector),
+                "vector": PgVector(vector),
+            },
+        )
+        connection.execute(
+            "UPDATE memories SET embedding_due = false WHERE user_id = %(user)s AND memory_id = %(id)s"
+            " AND (SELECT model_id FROM sync_meta) = %(model)s",
+            key,
+        )
+        stored += 1
+    return stored
+
+
+def reembed(
+    database: Database, embedder: Embedder, *, progress: Callable[[int, int], None] = lambda done, total: None
+) -> int:
+    """Embed every memory with ``embedder`` and make it the database's model. Returns how many were embedded.
+
+    Until the last moment the old model stays the current one and recall goes on. An interrupted run resumes
+    where it was; memories added meanwhile are taken too.
+
+    Raises:
+        EmbeddingError: the model fails; what was embedded is kept, and the old model stays.
+    """
+    dimension = embedder.dimension
+    with database.transaction() as connection:
+        model_id = _register(connection, embedder.name, dimension)
+        total = (connection.execute("SELECT count(*) FROM memories").fetchone() or (0,))[0]
+    done = 0
+    while True:
+        done += _embed_missing(database, embedder, model_id, lambda n, before=done: progress(before + n, total))
+        if _switch(database, model_id):
+            return done
+
+
+def _embed_missing(database: Database, embedder: Embedder, model_id: int, step: Callable[[int], None]) -> int:
+    done, position = 0, ("", "")
+    while True:
+        with database.connection() as connection:
+            user, memory_id = position if position[0] else (None, None)
+            rows = connection.execute(
+                _MISSING, {"model": model_id, "user": user, "id": memory_id, "limit": _BATCH}
+            ).fetchall()
+        if not rows:
+            return done
+        batch = [Pending(*row) for row in rows]
+        position = (batch[-1].user_id, batch[-1].memory_id)
+        vectors = embedder.embed_documents([item.content for item in batch])
+        with database.transaction() as connection:
+            done += put_vectors(connection, list(zip(batch, vectors, strict=True)), model_id=model_id)
+        step(done)
+
+
+def _switch(database: Database, model_id: int) -> bool:
+    """Make the model current if every memory has its vector; False if some were added since."""
+    with database.transaction() as connection:
+        connection.execute("SELECT FROM sync_meta FOR UPDATE")
+        # Writers finish their transactions before this lock is granted, and wait for the commit after it.
+        connection.execute("LOCK TABLE memories IN SHARE ROW EXCLUSIVE MODE")
+        missing = connection.execute(_MISSING, {"model": model_id, "user": None, "id": None, "limit": 1}).fetchone()
+        if missing is not None:
+            return False
+        connection.execute("UPDATE sync_meta SET model_id = %s", [model_id])
+        connection.execute("UPDATE memories SET embedding_due = false WHERE embedding_due")
+        connection.execute("DELETE FROM memory_vectors WHERE model_id <> %s", [model_id])
+        connection.execute("DELETE FROM embedding_models WHERE model_id <> %s", [model_id])
+    return True

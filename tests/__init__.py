@@ -1,0 +1,1 @@
+"""The tests; packages, so that helpers beside them can be imported."""
