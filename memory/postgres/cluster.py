@@ -55,7 +55,7 @@ LOG_TAIL_LINES = 20
 HINTS = {
     "No space left on device": "free some disk space and start again",
     "could not look up effective user ID": f"add this user to /etc/passwd, or {USE_ANOTHER_DATABASE}",
-    "Is another postmaster": "stop the Postgres server that somebody started by hand in this data directory",
+    '"postmaster.pid" already exists': "stop the server that somebody started by hand in this directory",
     "unrecognized configuration parameter": "correct the settings of the embedded server",
 }
 

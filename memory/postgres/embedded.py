@@ -241,6 +241,7 @@ class EmbeddedServer:
         """Start a keeper, which takes the lock over and then starts or adopts the server."""
         if getattr(sys, "frozen", False) or not sys.executable:
             raise Unsupported("the embedded server needs a Python interpreter", hint=USE_ANOTHER_DATABASE)
+        self._refuse_foreign_server()
         account = server_account(self._run_as, self._data)
         require_reachable(account, self.directory)
         binaries = binaries_for(account, self.directory)
@@ -264,6 +265,20 @@ class EmbeddedServer:
                 cwd="/",
             )
         detaching.wait()
+
+    def _refuse_foreign_server(self) -> None:
+        """Joining a server that no keeper may stop would break what we promise about its end."""
+        written = keeper.PostmasterFile.read(self._data)
+        if (
+            written is not None
+            and keeper.serves(written.pid, self._data)
+            and not self._would_block("server.lock", fcntl.LOCK_SH)
+        ):
+            raise StoreUnavailable(
+                f"a Postgres server that was started by hand runs in {self._data}",
+                hint=f"stop it (process {written.pid}) and start again",
+                pid=written.pid,
+            )
 
     def _open_log(self) -> IO[bytes]:
         """The log that the keeper and Postgres append to; a start is the moment to bound its size."""

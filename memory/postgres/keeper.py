@@ -75,38 +75,47 @@ class PostmasterFile(NamedTuple):
             return None
 
 
-def serves(pid: int, data: Path) -> bool | None:
-    """Whether this process is the postmaster of ``data``; None when there is no such process."""
+def exists(pid: int) -> bool:
+    """Whether the id belongs to a process, even one that has ended and that nobody has asked about yet."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def serves(pid: int, data: Path) -> bool:
+    """Whether this process is the living postmaster of the data directory."""
     if Path("/proc/self/comm").exists():
         process = Path("/proc") / str(pid)
         try:
             # The postmaster changes into its data directory, which no other postgres may share.
             name = (process / "comm").read_text(errors="replace").strip()
             return name == "postgres" and (process / "cwd").samefile(data)
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        except PermissionError:
+        except OSError:
             return False
     listing = subprocess.run(  # noqa: S603 - fixed program, our own number
         ["/bin/ps", "-o", "comm=", "-p", str(pid)], check=False, capture_output=True, text=True
     )
-    command = listing.stdout.strip()
-    return Path(command).name == "postgres" if command else None
+    return Path(listing.stdout.strip()).name == "postgres"
 
 
 class Server:
     """The postmaster, either a child of this process or one that a killed keeper left behind."""
 
-    def __init__(self, control: Path, data: Path) -> None:
-        self.data = data
-        self.lock = open_lock(control / "server.lock")
+    def __init__(self, directory: Path, sockets: Path) -> None:
+        self.data = directory / "data"
+        self.sockets = sockets
+        self.lock = open_lock(directory / "control" / "server.lock")
         self.child: subprocess.Popen[bytes] | None = None
 
     def launch(self, command: list[str], user: int | None, group: int | None) -> bool:
         """Start the postmaster; False when a server, or what is left of one, is still alive."""
         if not try_lock(self.lock, fcntl.LOCK_EX):
             return False
-        self._drop_stale_file()
+        self._drop_stale_files()
         self.child = subprocess.Popen(  # noqa: S603 - our own binary, arguments as a list
             command,
             stdin=subprocess.DEVNULL,
@@ -119,15 +128,20 @@ class Server:
         )
         return True
 
-    def _drop_stale_file(self) -> None:
-        """Remove a postmaster file whose process id now belongs to another program.
+    def _drop_stale_files(self) -> None:
+        """Remove what a killed postmaster left when its process id is in use again, or a zombie's.
 
-        Postgres would take that program for a running postmaster, which happens after every restart of a
-        container. A file whose process is gone stays: Postgres still learns from it which shared memory to
-        check for survivors. So does that of a postmaster which somebody started by hand.
+        Postgres would take either for a running postmaster. The first happens when a container restarts, the
+        second in one whose first process does not collect the dead. The postmaster file of a process that is
+        gone stays, as Postgres learns from it which shared memory to check for survivors; and all of it stays
+        when somebody has started a server by hand.
         """
         stale = PostmasterFile.read(self.data)
-        if stale is not None and serves(stale.pid, self.data) is False:
+        if stale is not None and serves(stale.pid, self.data):
+            return
+        for socket_lock in self.sockets.glob(".s.PGSQL.*.lock"):
+            socket_lock.unlink(missing_ok=True)
+        if stale is not None and exists(stale.pid):
             (self.data / POSTMASTER_FILE).unlink(missing_ok=True)
 
     def wait(self) -> None:
@@ -159,13 +173,15 @@ class Keeper:
     acts on what they report. Nothing is polled, so an idle keeper costs no time.
     """
 
-    def __init__(self, directory: Path, command: list[str], user: int | None, group: int | None) -> None:
-        self._control = directory / "control"
-        self._data = directory / "data"
+    def __init__(
+        self, directory: Path, sockets: Path, command: list[str], user: int | None, group: int | None
+    ) -> None:
+        self._directory = directory
+        self._sockets = sockets
         self._command = command
         self._user = user
         self._group = group
-        self._holders = open_lock(self._control / "holders.lock")
+        self._holders = open_lock(directory / "control" / "holders.lock")
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._quick_crashes = 0
 
@@ -176,7 +192,7 @@ class Keeper:
         signal.signal(signal.SIGTERM, lambda *_: self._events.put("terminated"))
         self._report(lambda: fcntl.flock(self._holders, fcntl.LOCK_EX), "abandoned")
         while True:
-            server = Server(self._control, self._data)
+            server = Server(self._directory, self._sockets)
             started = time.monotonic()
             server.launch(self._command, self._user, self._group)
             self._report(server.wait, "exited")
@@ -193,7 +209,7 @@ class Keeper:
         if server.child.returncode == 0:
             return False  # somebody shut it down on purpose
         self._quick_crashes = self._quick_crashes + 1 if lived_s < QUICK_S else 0
-        written = PostmasterFile.read(self._data)
+        written = PostmasterFile.read(server.data)
         was_ready = written is not None and written.ready and written.pid == server.child.pid
         return was_ready and self._quick_crashes <= QUICK_CRASHES
 
@@ -224,7 +240,7 @@ def main(arguments: list[str]) -> int:
     os.set_inheritable(int(lock), False)
     user, group = (int(number) for number in owner.split(":")) if owner else (None, None)
     try:
-        return Keeper(Path(directory), command, user, group).run()
+        return Keeper(Path(directory), Path(sockets), command, user, group).run()
     finally:
         with contextlib.suppress(OSError):
             Path(sockets).rmdir()

@@ -154,11 +154,30 @@ def processes_below(path: Path) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    return ps("-o", "stat=", "-p", str(pid)).startswith(("Z", "")) and not ps("-o", "comm=", "-p", str(pid))
+    state = ps("-o", "stat=", "-p", str(pid))
+    return not state or state.startswith("Z")
 
 
 def parent_of(pid: int) -> int:
     return int(ps("-o", "ppid=", "-p", str(pid)))
+
+
+@contextlib.contextmanager
+def as_server_account(command: list[str], directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that belongs to the owner of the data."""
+    owner = (directory / "data").stat()
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        user=owner.st_uid if IS_ROOT else None,
+        group=owner.st_gid if IS_ROOT else None,
+        extra_groups=[] if IS_ROOT else None,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 def keep_note(url: str, note: str) -> None:
@@ -230,7 +249,8 @@ def test_nothing_listens_on_the_network_and_the_socket_is_private(directory: Pat
         assert stat.S_IMODE((directory / "data").stat().st_mode) == 0o700
         if Path("/proc/net/tcp").exists():
             fds = Path(f"/proc/{server.pid}/fd").iterdir()
-            sockets = {os.readlink(fd)[8:-1] for fd in fds if os.readlink(fd).startswith("socket:[")}
+            opened = [str(fd.readlink()) for fd in fds]
+            sockets = {name[8:-1] for name in opened if name.startswith("socket:[")}
             listening = {
                 line.split()[9]
                 for table in ("tcp", "tcp6", "udp", "udp6")
@@ -449,12 +469,6 @@ def test_a_killed_postmaster_is_started_again_while_somebody_holds_the_server(di
         assert server.pid != killed
 
 
-def kill_everything(directory: Path) -> None:
-    for pid in sorted(processes_below(directory)):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def test_everything_killed_at_once_does_not_prevent_the_next_start(
     directory: Path, holders: list[subprocess.Popen[str]]
 ) -> None:
@@ -479,39 +493,27 @@ def test_a_stale_process_id_that_another_program_has_now_does_not_prevent_the_ne
     keeper_pid = parent_of(pid)
     for victim in (holder.pid, keeper_pid, pid):
         os.kill(victim, signal.SIGKILL)
-    owner = (directory / "data").stat()
-    as_server = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if IS_ROOT else {}
     stale = directory / "data" / "postmaster.pid"
-    with subprocess.Popen(["sleep", "60"], **as_server) as sleeper:  # type: ignore[call-overload]
+    with as_server_account(["sleep", "60"], directory) as sleeper:
         _, rest = stale.read_text().split("\n", 1)
         stale.write_text(f"{sleeper.pid}\n{rest}")
         with open_server(directory) as server:
             assert server.pid not in (None, pid, sleeper.pid)
         assert sleeper.poll() is None
-        sleeper.kill()
 
 
 def test_a_server_started_by_hand_is_left_alone(directory: Path) -> None:
     with open_server(directory) as server:
-        account = installation.server_account(None, directory / "data")
         sockets = server.socket_directory
-    cluster.make_private(sockets, account)
-    by_hand = cluster.command(server.bin_directory, directory / "data", sockets, FAST)
-    with subprocess.Popen(
-        by_hand,
-        stderr=subprocess.DEVNULL,
-        user=account.uid if account else None,
-        group=account.gid if account else None,
-        extra_groups=[] if account else None,
-    ) as postgres:
-        eventually(
-            lambda: (keeper.PostmasterFile.read(directory / "data") or (0, "", False))[2], "it is ready"
-        )
+    data = directory / "data"
+    cluster.make_private(sockets, installation.server_account(None, data))
+    by_hand = cluster.command(server.bin_directory, data, sockets, FAST)
+    with as_server_account(by_hand, directory) as postgres:
+        eventually(lambda: "ready" in (data / "postmaster.pid").read_text(), "it is ready")
         with pytest.raises(StoreUnavailable, match="by hand") as caught:
             open_server(directory).start()
-        assert str(postgres.pid) in caught.value.log
+        assert caught.value.pid == postgres.pid
         assert postgres.poll() is None
-        postgres.send_signal(signal.SIGINT)
 
 
 def test_a_killed_initdb_leaves_no_half_made_cluster(
@@ -652,7 +654,7 @@ def test_missing_binaries_are_reported(directory: Path, monkeypatch: pytest.Monk
 
 
 def test_windows_is_refused_with_the_way_out(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded.sys, "platform", "win32")
+    monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(Unsupported, match="Windows") as caught:
         EmbeddedServer(directory)
     assert "MEMORY_DATABASE_URL" in caught.value.hint
