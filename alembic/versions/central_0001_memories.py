@@ -87,7 +87,6 @@ STATEMENTS = (
         FOREIGN KEY (user_id, memory_id) REFERENCES memories ON DELETE CASCADE
     )
     """,
-    "CREATE INDEX memory_access_revisions ON memory_access (user_id, rev)",
     """
     CREATE TABLE memory_vectors (
         user_id text COLLATE "C" NOT NULL,

@@ -73,7 +73,7 @@ class LocalEmbedder:
     batch call of the engine is no faster on one core and holds memory for the whole batch.
     """
 
-    def __init__(self, *, similarity_floor: float = 0.8) -> None:
+    def __init__(self, *, similarity_floor: float = 0.72) -> None:
         """Create it without loading anything.
 
         Args:

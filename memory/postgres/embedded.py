@@ -130,7 +130,6 @@ class EmbeddedServer:
             deadline = time.monotonic() + STOP_TIMEOUT_S
             try:
                 with self._opening(deadline):
-                    self._replace_lost_keeper(deadline)
                     self._let_go()
                     self._await_shutdown(deadline)
             except FileNotFoundError:
@@ -314,14 +313,14 @@ class EmbeddedServer:
 
     # Stopping
 
-    def _replace_lost_keeper(self, deadline: float) -> None:
-        """Without a keeper nobody would stop the server that we are about to leave."""
-        with self._keeper_lock() as lock:
-            if lock is not None and self._would_block("server.lock", fcntl.LOCK_SH):
-                self._start_keeper(lock, deadline)
-
     def _await_shutdown(self, deadline: float) -> None:
-        while self._would_block("keeper.lock", fcntl.LOCK_SH):
+        """Return when the server has ended, or as soon as it is clear that others hold it."""
+        while True:
+            with self._keeper_lock() as lock:
+                if lock is not None and not self._would_block("server.lock", fcntl.LOCK_SH):
+                    return
+                if lock is not None:
+                    self._start_keeper(lock, deadline)  # the last one was killed, and somebody must stop it
             taken = self._would_block("holders.lock", fcntl.LOCK_EX)
             if taken and not self._would_block("holders.lock", fcntl.LOCK_SH):
                 return  # shared, so by other holders; the keeper takes it exclusively

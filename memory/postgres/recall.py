@@ -35,16 +35,18 @@ _DENSE = """dense AS MATERIALIZED (
     LIMIT %(size)s
 )"""
 
+# OFFSET 0 leaves the index of terms as the only way in, whatever the planner believes about the filters; its
+# keys lead with the user, so the rows that it yields are (all but) only the user's.
 # round() before comparing: the last digits of a sum depend on its order.
 _LEXICAL = """asked AS MATERIALIZED (
     SELECT query::tsquery AS query, number FROM unnest(%(terms)s::text[]) WITH ORDINALITY AS u(query, number)
 ), matched AS MATERIALIZED (
     SELECT a.number, m.memory_id, m.length, m.created_at
     FROM asked a CROSS JOIN LATERAL (
-        SELECT m.memory_id, {length} AS length, m.created_at
-        FROM memories m {joined}
-        WHERE m.terms @@ a.query AND {memories}
-    ) m
+        SELECT user_id, memory_id, status, memory_type, created_at, length
+        FROM memories WHERE terms @@ a.query OFFSET 0
+    ) m {joined}
+    WHERE {memories}
 ), size AS MATERIALIZED (
     SELECT count(*)::float8 AS n, coalesce(avg(m.length), 0)::float8 AS mean FROM {counted}
 ), weighted AS MATERIALIZED (
@@ -61,16 +63,26 @@ _LEXICAL = """asked AS MATERIALIZED (
     ) t
     CROSS JOIN size s
     CROSS JOIN (SELECT sum(weight) AS total FROM weighted) w
-), best_lexical AS (
-    SELECT memory_id FROM lexical ORDER BY round(lexical * 1e9) DESC, created_at DESC, memory_id LIMIT %(size)s
 )"""
 
-_RATED = """SELECT m.memory_id::text, {cosine}, {lexical}, m.importance, m.created_at, (
+# Sides are put together by grouping, not by joining: the planner knows nothing about the size of a WITH
+# query, and would join them row by row.
+_RATED = """SELECT m.memory_id::text, {cosine}, coalesce(c.lexical, 0), m.importance, m.created_at, (
     SELECT max(a.last_access_at) FROM memory_access a WHERE a.user_id = %(user)s AND a.memory_id = m.memory_id
-) FROM ({chosen}) c JOIN memories m ON m.user_id = %(user)s AND m.memory_id = c.memory_id {joins}"""
+) FROM (
+    SELECT memory_id, max(cosine) AS cosine, max(lexical) AS lexical FROM ({sides}) s GROUP BY memory_id
+) c JOIN memories m ON m.user_id = %(user)s AND m.memory_id = c.memory_id"""
 
-_COSINE = """(SELECT -(v.embedding <#> %(vector)b) FROM memory_vectors v
-    WHERE v.user_id = %(user)s AND v.memory_id = m.memory_id AND v.model_id = %(model)s)"""
+_DENSE_SIDE = "SELECT memory_id, cosine, NULL::float8 AS lexical FROM dense"
+_LEXICAL_SIDE = """(
+    SELECT memory_id, NULL::float8 AS cosine, lexical FROM lexical
+    ORDER BY round(lexical * 1e9) DESC, created_at DESC, memory_id LIMIT %(size)s
+)"""
+_LEXICAL_OF_DENSE = """SELECT memory_id, NULL::float8, lexical FROM lexical
+    WHERE memory_id = ANY(ARRAY(SELECT memory_id FROM dense))"""
+
+_COSINE = """coalesce(c.cosine, (SELECT -(v.embedding <#> %(vector)b) FROM memory_vectors v
+    WHERE v.user_id = %(user)s AND v.memory_id = m.memory_id AND v.model_id = %(model)s))"""
 
 
 def candidates_statement(
@@ -81,30 +93,23 @@ def candidates_statement(
         return None
     where = Where()
     params: dict[str, Any] = {"user": user_id, "size": query.size}
-    parts, chosen, joins = [], [], []
+    parts, sides = [], []
     simple = is_narrow(given)
     if not simple:
         parts.append(_SLICE.format(memories=_memories(where, given, complete=True)))
     if query.vector is not None:
         params |= {"vector": PgVector(query.vector), "model": model_id}
         parts.append(_dense(where, given, simple=simple, dimension=dimension))
-        chosen.append("SELECT memory_id FROM dense")
-        joins.append("LEFT JOIN dense d ON d.memory_id = m.memory_id")
+        sides.append(_DENSE_SIDE)
     if query.terms:
-        params |= {
-            "terms": [tsquery(lexeme) for lexeme in lexemes(user_id, query.terms)],
-            "k1": BM25_K1,
-            "b": BM25_B,
-        }
+        lexeme_queries = [tsquery(lexeme) for lexeme in lexemes(user_id, query.terms)]
+        params |= {"terms": lexeme_queries, "k1": BM25_K1, "b": BM25_B}
         parts.append(_lexical(where, given, simple=simple))
-        chosen.append("SELECT memory_id FROM best_lexical")
-        joins.append("LEFT JOIN lexical l ON l.memory_id = m.memory_id")
-    rated = _RATED.format(
-        cosine="NULL" if query.vector is None else f"coalesce(d.cosine, {_COSINE})",
-        lexical="coalesce(l.lexical, 0)::float8" if query.terms else "0::float8",
-        chosen=" UNION ".join(chosen),
-        joins=" ".join(joins),
-    )
+        sides.append(_LEXICAL_SIDE)
+    if len(sides) == 2:
+        sides.append(_LEXICAL_OF_DENSE)
+    cosine = "NULL::float8" if query.vector is None else _COSINE
+    rated = _RATED.format(cosine=cosine, sides=" UNION ALL ".join(sides))
     return f"WITH {', '.join(parts)} {rated}", params | where.params
 
 
@@ -129,7 +134,7 @@ def find_candidates(
     ]
 
 
-def _memories(where: Where, given: Filter, *, complete: bool) -> str:
+def _memories(where: Where, given: Filter, *, complete: bool = False) -> str:
     inner = Where()
     inner.params = where.params  # one numbering for the whole statement
     inner.add("m.user_id = %(user)s")
@@ -150,9 +155,8 @@ def _dense(where: Where, given: Filter, *, simple: bool, dimension: int) -> str:
 
 
 def _lexical(where: Where, given: Filter, *, simple: bool) -> str:
-    memories = _memories(where, given, complete=False)
+    memories = _memories(where, given)
     if simple:
-        counted = f"memories m WHERE {memories}"
-        return _LEXICAL.format(length="m.length", joined="", memories=memories, counted=counted)
-    joined = "JOIN slice USING (memory_id)"
-    return _LEXICAL.format(length="m.length", joined=joined, memories=memories, counted="slice m")
+        counted = f"memories m WHERE {_memories(where, given)}"
+        return _LEXICAL.format(joined="", memories=memories, counted=counted)
+    return _LEXICAL.format(joined="JOIN slice USING (memory_id)", memories=memories, counted="slice m")

@@ -80,7 +80,7 @@ class AccessRow(Central, AccessColumns, table=True):
     """Accesses of a memory by one writer. Its own ``rev`` lets recall go unnoticed by the record."""
 
     __tablename__ = "memory_access"
-    __table_args__ = (_child_of_memory(), Index("memory_access_revisions", "user_id", "rev"))
+    __table_args__ = (_child_of_memory(),)
     rev: int = Field(sa_type=BigInteger())
 
 

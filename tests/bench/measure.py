@@ -19,6 +19,7 @@ WORDS = (
     "password deploy server release feature customer invoice holiday mountain bicycle bakery theatre museum "
     "咖啡 项目 会议 生日 旅行 音乐 图书馆 医生 天气 预算 花园 马拉松 服务器 发布 客户 发票"
 ).split()
+FUNCTION_WORDS = "the a of to and in that is was for with on as they it at by".split()
 
 
 class PrecomputedEmbedder:
@@ -50,15 +51,26 @@ def unit_vectors(count: int, dimension: int, seed: int) -> Vectors:
     return np.asarray(raw / np.linalg.norm(raw, axis=1, keepdims=True), dtype=np.float32)
 
 
-def sentences(count: int, seed: int) -> list[str]:
-    """Texts of 12 to 30 words from a small vocabulary plus numbers, so that words repeat as in real memories."""
+def vocabulary(size: int = 5_000) -> list[str]:
+    """Known words first, then invented ones, so that ranks go far enough for a natural distribution."""
+    consonants, vowels = "bdfgklmnprstvz", "aeiou"
+    pairs = [c + v for c in consonants for v in vowels]
+    invented = (a + b + c for a in pairs for b in pairs[::3] for c in pairs[::5])
+    return [*WORDS, *(word for word, _ in zip(invented, range(size - len(WORDS)), strict=False))]
+
+
+def sentences(count: int, seed: int, *, shortest: int = 12, longest: int = 30) -> list[str]:
+    """Texts whose content words follow Zipf-Mandelbrot (rank + 10)^-1, with as many function words between."""
     rng = np.random.default_rng(seed)
-    weights = 1.0 / np.arange(1, len(WORDS) + 1)
+    words = vocabulary()
+    weights = 1.0 / np.arange(11, len(words) + 11)
     weights /= weights.sum()
     out = []
     for i in range(count):
-        words = rng.choice(WORDS, size=int(rng.integers(12, 31)), p=weights)
-        out.append(f"{' '.join(words)} {i}")
+        content = rng.choice(words, size=int(rng.integers(shortest, longest + 1)) // 2, p=weights)
+        function = rng.choice(FUNCTION_WORDS, size=len(content))
+        pairs = " ".join(f"{a} {b}" for a, b in zip(function, content, strict=True))
+        out.append(f"{pairs} {i}")
     return out
 
 

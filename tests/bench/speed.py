@@ -72,11 +72,11 @@ class Bench:
         """Hybrid recall against the raw exact top-30."""
         tables = RawTables(self.raw)
         tables.fill_search_table()
-        questions = sentences(rounds + 10, seed=99)
+        questions = sentences(rounds + 10, seed=99, shortest=10, longest=16)
         vectors = [self.embedder.embed_query(question) for question in questions]
 
         def ours(i: int) -> None:
-            found = self.store.recall(questions[i][:60], user_id=users[i % len(users)], filters=FILTERS, top_k=10)
+            found = self.store.recall(questions[i], user_id=users[i % len(users)], filters=FILTERS, top_k=10)
             if len(found) != min(10, rows_of_each):
                 raise AssertionError(f"{len(found)} of {min(10, rows_of_each)} rows")
 
