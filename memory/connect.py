@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
 from memory.config import MemoryConfig, load_config
 from memory.core.errors import ConfigError, Unsupported
@@ -14,6 +13,7 @@ from memory.engine.provider import StorageProvider
 from memory.postgres import migrations
 from memory.postgres.database import Database
 from memory.postgres.embedded import EmbeddedServer, default_directory
+from memory.postgres.epoch import adopt_epoch
 from memory.postgres.models import adopt_model
 from memory.postgres.storage import PostgresStorage
 from memory.volatile.storage import VolatileStorage
@@ -41,7 +41,11 @@ class FixedClock:
 
 
 def connect(
-    url: str | None = None, *, config: MemoryConfig | None = None, embedder: Embedder | None = None, **settings: Any
+    url: str | None = None,
+    *,
+    config: MemoryConfig | None = None,
+    embedder: Embedder | None = None,
+    **settings: Any,
 ) -> StorageProvider:
     """Open a memory provider.
 
@@ -96,13 +100,17 @@ def embedded_server(config: MemoryConfig) -> EmbeddedServer:
 
 
 def _scheme(url: str) -> str:
-    scheme = urlsplit(url).scheme
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        # What stands there is not repeated: it may hold a password.
+        raise ConfigError("database URL: it has no scheme", hint="use postgresql://…, memory:// or no URL")
     if scheme in (*POSTGRES_SCHEMES, "memory"):
         return scheme
     if scheme in ("edge", "http", "https"):
         raise Unsupported(f"{scheme}: is not in this release", hint="use postgresql://…, memory:// or no URL")
     raise ConfigError(
-        f"database URL: the scheme {scheme!r:.40} is not known", hint="use postgresql://…, memory:// or no URL"
+        f"database URL: the scheme {scheme!r:.40} is not known",
+        hint="use postgresql://…, memory:// or no URL",
     )
 
 
@@ -138,6 +146,7 @@ def _on_postgres(
     migrations.check(conninfo)
     database = Database(conninfo, pool_size=config.pool_size, timeout=config.connect_timeout)
     try:
+        adopt_epoch(database)
         model_id = adopt_model(database, embedder)
         storage = PostgresStorage(
             database, clock, model_id=model_id, model=embedder.name, dimension=embedder.dimension

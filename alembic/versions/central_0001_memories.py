@@ -24,10 +24,12 @@ STATEMENTS = (
     CREATE TABLE sync_meta (
         singleton boolean PRIMARY KEY DEFAULT true CONSTRAINT sync_meta_singleton CHECK (singleton),
         epoch text COLLATE "C" NOT NULL,
+        origin text COLLATE "C",
         model_id integer REFERENCES embedding_models
     )
     """,
-    # The epoch is the writer of the centre's stamps: drawn at random, never copied between databases.
+    # The epoch is the writer of the centre's stamps. Opening a database whose origin, the cluster and database
+    # it was drawn in, is another one (a copy, a restore) draws a new epoch.
     "INSERT INTO sync_meta (epoch) VALUES (left(replace(gen_random_uuid()::text, '-', ''), 16))",
     """
     CREATE TABLE sync_user (

@@ -14,7 +14,11 @@ from memory.core.errors import FormatError
 MAX_SKEW_MS = 5 * 60 * 1000
 """A stamp further ahead of true time than this is refused: it would win against every later edit."""
 
-_ENCODED = re.compile(r"(\d{1,15})\.(\d{1,9})\.([0-9a-z]{1,32})", re.ASCII)
+MAX_COUNTER = 999_999_999
+"""What the written form of a stamp has room for."""
+
+_WRITER = "[0-9a-z]{1,32}"
+_ENCODED = re.compile(rf"(\d{{1,15}})\.(\d{{1,9}})\.({_WRITER})", re.ASCII)
 
 
 class Tick(NamedTuple):
@@ -52,6 +56,14 @@ def parse_stamp(text: object) -> Stamp:
     return Stamp(int(match[1]), int(match[2]), match[3])
 
 
+def is_writer(text: object) -> bool:
+    """Whether ``text`` can be the writer of a stamp or of access counts."""
+    return isinstance(text, str) and re.fullmatch(_WRITER, text) is not None
+
+
 def next_tick(last: Tick, now: int) -> Tick:
     """The tick after ``last``: ``now`` if the wall clock has moved on, else the counter plus one."""
-    return Tick(now, 0) if now > last.ms else Tick(last.ms, last.counter + 1)
+    if now > last.ms:
+        return Tick(now, 0)
+    # Only a forged stamp comes with a full counter; the next one must still be readable.
+    return Tick(last.ms, last.counter + 1) if last.counter < MAX_COUNTER else Tick(last.ms + 1, 0)

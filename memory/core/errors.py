@@ -16,7 +16,7 @@ class Error(Exception):
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str = "", *, hint: str = "", **fields: Any) -> None:
-        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.message = message or (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
         self.hint = hint or self.default_hint
         self.fields = fields
         super().__init__(self.message)
@@ -28,8 +28,16 @@ class Error(Exception):
             return fields[name]
         raise AttributeError(f"{type(self).__name__} has no field {name!r}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies and pickles are made of what the constructors set: subclasses take other arguments.
+        return _revived, (type(self), self.message), self.__dict__
+
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def _revived(kind: type[Error], message: str) -> Error:
+    return kind.__new__(kind, message)
 
 
 class UsageError(Error):

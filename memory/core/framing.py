@@ -42,7 +42,8 @@ class End:
 
     count: int
     sha256: str
-    """Of the uncompressed bytes of the lines between begin and end, line feeds included."""
+    """Of the uncompressed bytes of the lines between begin and end, line feeds included. The end line also
+    carries the hash of the begin line, as ``begin``, for readers that continue from its revisions."""
 
 
 def encode_line(value: Mapping[str, Any]) -> bytes:
@@ -72,13 +73,18 @@ def _refuse_constant(name: str) -> Any:
 def frame(begin: Begin, lines: Iterable[bytes]) -> Iterator[bytes]:
     """Wrap encoded record lines; yields every line of the stream."""
     fields = {name: getattr(begin, name) for name in Begin.__dataclass_fields__}
-    yield encode_line({"kind": "begin", "format": FORMAT, **fields})
+    first = encode_line({"kind": "begin", "format": FORMAT, **fields})
+    yield first
     digest, count = hashlib.sha256(), 0
     for line in lines:
         digest.update(line)
         count += 1
         yield line
-    yield encode_line({"kind": "end", "count": count, "sha256": digest.hexdigest()})
+    yield encode_line({"kind": "end", "count": count, "sha256": digest.hexdigest(), "begin": _sha256(first)})
+
+
+def _sha256(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
 
 
 def is_begin(line: bytes) -> bool:
@@ -99,7 +105,7 @@ def decode_begin(line: bytes) -> Begin:
     if data.get("kind") != "begin" or data.get("format") != FORMAT:
         raise FormatError(f"line 1: not the beginning of a {FORMAT} file", line=1)
     version = data.get("version")
-    if not isinstance(version, int) or version < 1:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise FormatError(f"line 1: version {version!r:.40} makes no sense", line=1)
     if version > VERSION:
         raise FormatTooNew(
@@ -111,11 +117,13 @@ def decode_begin(line: bytes) -> Begin:
     return begin
 
 
+_BEGIN_TYPES: Final = {"created_at": int, "model": str, "dimension": int, "filters": Mapping, "epoch": str}
+
+
 def _check_begin(begin: Begin) -> None:
-    after = begin.after
+    after: object = begin.after
     valid = (
-        isinstance(begin.model, str)
-        and isinstance(begin.epoch, str)
+        all(isinstance(getattr(begin, name), kind) for name, kind in _BEGIN_TYPES.items())
         and _is_revisions(begin.revisions)
         and (after is None or (isinstance(after, Mapping) and _is_revisions(after.get("revisions"))))
     )
@@ -134,7 +142,8 @@ def verify(lines: Iterable[bytes]) -> tuple[Begin, End]:
         FileDamaged: no end line, bytes after it, or count or hash differ.
     """
     iterator = iter(lines)
-    begin = decode_begin(next(iterator, b""))
+    first = next(iterator, b"")
+    begin = decode_begin(first)
     digest, count, number = hashlib.sha256(), 0, 1
     held: bytes | None = None
     for line in iterator:
@@ -142,7 +151,9 @@ def verify(lines: Iterable[bytes]) -> tuple[Begin, End]:
         if held is not None:
             if held.startswith(b'{"kind":"end"'):
                 raise FileDamaged(
-                    f"line {number}: data after the end line", hint="import joined files one by one", line=number
+                    f"line {number}: data after the end line",
+                    hint="import joined files one by one",
+                    line=number,
                 )
             digest.update(held)
             count += 1
@@ -154,4 +165,6 @@ def verify(lines: Iterable[bytes]) -> tuple[Begin, End]:
         raise FileDamaged(f"the end line counts {end.get('count')!r:.40} records, the file holds {count}")
     if end.get("sha256") != digest.hexdigest():
         raise FileDamaged("the records do not have the hash that the end line names")
+    if end.get("begin", expected := _sha256(first)) != expected:
+        raise FileDamaged("the begin line does not have the hash that the end line names", line=1)
     return begin, End(count, digest.hexdigest())

@@ -28,6 +28,7 @@ from memory.core.model import (
     Stats,
 )
 
+
 @runtime_checkable
 class MemoryProvider(Protocol):
     """Remember, recall, change, forget and move the memories of users."""

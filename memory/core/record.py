@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from memory.core.clock import Stamp, parse_stamp
+from memory.core.clock import Stamp, is_writer, parse_stamp
 from memory.core.errors import FormatError
 from memory.core.ports import Vector
 from memory.core.state import ABSENT, SCALARS, Register, State
@@ -38,7 +38,9 @@ PLAIN_WRITER: Final = "0"
 _DERIVED: Final = frozenset(
     {"kind", "memory_id", "user_id", "tags", "metadata", "updated_at", "last_access_at", "access_count"}
     | {"embedding_version", "vector", "stamps", "accesses", "rev", "vector_synced"}
+    | {"*", "deleted"}
 )
+"""Keys of a record that are no registers; the last two mean something else among the stamps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +120,15 @@ def decode_stamps(
     base = parse_stamp(stamps.get("*"))
     tag_stamps = _mapping(stamps.get("tags", {}), "stamps.tags")
     key_stamps = _mapping(stamps.get("metadata", {}), "stamps.metadata")
+    present = frozenset(tags)
 
     def stamp(source: Mapping[str, Any], name: str) -> Stamp:
         return parse_stamp(source[name]) if name in source else base
 
     return State(
         scalars={name: Register(stamp(stamps, name), value) for name, value in scalars.items()},
-        tags={tag: Register(stamp(tag_stamps, tag), value=True) for tag in tags}
-        | {tag: Register(parse_stamp(s), value=False) for tag, s in tag_stamps.items() if tag not in tags},
+        tags={tag: Register(stamp(tag_stamps, tag), value=True) for tag in present}
+        | {tag: Register(parse_stamp(s), value=False) for tag, s in tag_stamps.items() if tag not in present},
         metadata={key: Register(stamp(key_stamps, key), value) for key, value in metadata.items()}
         | {key: Register(parse_stamp(s), ABSENT) for key, s in key_stamps.items() if key not in metadata},
     )
@@ -143,7 +146,8 @@ def _decode_vector(value: object) -> Vector | None:
         if isinstance(value, str):
             return np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4").astype(np.float32)
         if isinstance(value, list):
-            return np.array([float(number) for number in value], dtype=np.float32)
+            with np.errstate(over="ignore"):
+                return np.array([float(number) for number in value], dtype=np.float32)
     except (binascii.Error, ValueError, TypeError, OverflowError):
         pass
     raise FormatError("vector: neither base64 of float32 values nor a list of numbers")
@@ -183,6 +187,8 @@ def _plain_stamp(data: Mapping[str, Any]) -> Stamp:
 
 def _counts(accesses: Mapping[str, Any]) -> dict[str, int]:
     for writer, count in accesses.items():
+        if not is_writer(writer):
+            raise FormatError(f"accesses: {writer!r:.40} is not a writer")
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**53:
             raise FormatError(f"accesses: {writer!r:.40} counts {count!r:.40}")
     return {writer: count for writer, count in accesses.items() if count}

@@ -30,7 +30,7 @@ _UNSPACED = (
     "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"  # kana
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
 )
-_EMOJI = "\u2600-\u27bf\U0001f300-\U0001faff"
+_EMOJI = "\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
 _PIECE = re.compile(rf"[{_UNSPACED}]+|[{_EMOJI}]|[^\W_{_UNSPACED}]+(?:'[^\W_{_UNSPACED}]+)*")
 _UNSPACED_START = re.compile(f"[{_UNSPACED}]")
 
@@ -71,13 +71,14 @@ _stemmers = _Stemmers()
 @lru_cache(maxsize=65_536)
 def _stem(word: str) -> str:
     stemmed: str = _stemmers.english.stemWord(word)
-    return stemmed[:MAX_TERM_LENGTH]
+    return stemmed
 
 
 def _pieces(text: str) -> list[str]:
     if text.isascii():
         return _PIECE.findall(text.lower())
-    folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    folded = folded.replace("\u2019", "'")
     # Marks that did not compose (Devanagari vowels, stray accents) would cut words in two.
     return _PIECE.findall("".join(c for c in folded if c < "\u0300" or not unicodedata.category(c)[0] == "M"))
 
@@ -89,7 +90,7 @@ def _words(pieces: list[str]) -> list[str]:
         if piece >= "\u0e00" and _UNSPACED_START.match(piece):
             words.extend([piece[i : i + 2] for i in range(len(piece) - 1)] or [piece])
         elif piece not in STOP_WORDS:
-            words.append(_stem(piece))
+            words.append(_stem(piece[:MAX_TERM_LENGTH]))
     return words
 
 

@@ -39,7 +39,12 @@ class AccessBuffer:
             if not taken:
                 return
             try:
-                self._write([Touch(user_id=u, memory_id=m, count=n, last_access_at=t) for (u, m), (n, t) in taken.items()])
+                self._write(
+                    [
+                        Touch(user_id=u, memory_id=m, count=n, last_access_at=t)
+                        for (u, m), (n, t) in taken.items()
+                    ]
+                )
             except BaseException:
                 self._restore(taken)
                 raise

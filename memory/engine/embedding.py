@@ -53,7 +53,12 @@ class PendingEmbedder:
     """Embeds, in the background, what was stored without a vector."""
 
     def __init__(
-        self, storage: Storage, embedder: Embedder, *, interval: float, guard: Callable[[], None] | None = None
+        self,
+        storage: Storage,
+        embedder: Embedder,
+        *,
+        interval: float,
+        guard: Callable[[], None] | None = None,
     ) -> None:
         self._storage, self._embedder = storage, embedder
         self._guard = guard
@@ -86,7 +91,9 @@ class PendingEmbedder:
     def _embed(self, batch: Sequence[Pending]) -> int:
         results = embed_documents(self._embedder, [item.content for item in batch])
         ready = [
-            (item, result.vector) for item, result in zip(batch, results, strict=True) if result.vector is not None
+            (item, result.vector)
+            for item, result in zip(batch, results, strict=True)
+            if result.vector is not None
         ]
         if len(ready) < len(batch):
             reason = next(r.notice.message for r in results if r.notice is not None)

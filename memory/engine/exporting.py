@@ -107,7 +107,9 @@ def _base(after: str | Path | IO[bytes], scope: Scope) -> Begin:
     if filters:
         raise Refused("`after` was filtered, so it cannot be continued", hint="make a full export")
     if covered is not None and covered != scope.user_id:
-        raise Refused("`after` covers another user", hint="name the user it was made for, or make a full export")
+        raise Refused(
+            "`after` covers another user", hint="name the user it was made for, or make a full export"
+        )
     return begin
 
 

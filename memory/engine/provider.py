@@ -125,7 +125,9 @@ class StorageProvider(MemoryProvider):
         items = list(memories)
         if len(items) > limits.MAX_BATCH:
             raise InvalidValue(
-                "memories", f"{len(items):,} items, the limit is {limits.MAX_BATCH:,}", hint="send several batches"
+                "memories",
+                f"{len(items):,} items, the limit is {limits.MAX_BATCH:,}",
+                hint="send several batches",
             )
         admitted = [_admit_item(index, item, now) for index, item in enumerate(items)]
         fresh = all(item.memory_id is None for item in items)
@@ -246,7 +248,9 @@ class StorageProvider(MemoryProvider):
     ) -> ImportReport:
         """See :class:`~memory.core.provider.MemoryProvider`."""
         self._check_open()
-        report = Importer(self._storage, self._embedder, self._clock).run(source, user_id=user_id, progress=progress)
+        report = Importer(self._storage, self._embedder, self._clock).run(
+            source, user_id=user_id, progress=progress
+        )
         if report.deferred:
             self._backlog.wake()
         return report
@@ -305,7 +309,9 @@ class StorageProvider(MemoryProvider):
             return self._embedder.embed_query(text), ()
         except EmbeddingError as error:
             logger.warning("recall goes by words alone: %s", error.message)
-            notice = Notice("recalled_by_words", f"the query could not be embedded: {error.message}", error.hint)
+            notice = Notice(
+                "recalled_by_words", f"the query could not be embedded: {error.message}", error.hint
+            )
             return None, (notice,)
 
     def _insert(self, user_id: str, items: Sequence[Admitted], *, fresh_ids: bool) -> list[Memory]:
@@ -376,7 +382,9 @@ class StorageProvider(MemoryProvider):
 
 def _admit_item(index: int, item: NewMemory, now: int) -> Admitted:
     if not isinstance(item, NewMemory):
-        raise InvalidValue(f"memories[{index}]", f"must be a NewMemory, not {type(item).__name__}", item=index)
+        raise InvalidValue(
+            f"memories[{index}]", f"must be a NewMemory, not {type(item).__name__}", item=index
+        )
     try:
         return admit_new(item, now=now)
     except InvalidValue as error:
@@ -399,5 +407,3 @@ def _memory(stored: Stored, notices: tuple[Notice, ...] = ()) -> Memory:
 
 def _notices(embedded: Embedded) -> tuple[Notice, ...]:
     return () if embedded.notice is None else (embedded.notice,)
-
-

@@ -96,7 +96,9 @@ class Scope:
     @property
     def complete(self) -> bool:
         """Whether every change of the users covered is in it, so that a later export can continue."""
-        return not (self.statuses or self.tags or self.created_from is not None or self.created_to is not None)
+        return not (
+            self.statuses or self.tags or self.created_from is not None or self.created_to is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)

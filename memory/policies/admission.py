@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,6 +16,9 @@ from memory.policies.importance import default_importance
 
 OPERATORS: Final = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "exists")
 _ORDERED: Final = ("gt", "gte", "lt", "lte")
+_UUID: Final = re.compile(
+    r"(?:urn:uuid:)?\{?[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +87,10 @@ def admit_memory_id(value: object) -> str:
     """An id that a caller gave for a new memory: a UUID, in its canonical spelling."""
     if not isinstance(value, str):
         raise InvalidValue("memory_id", f"must be a string, not {type(value).__name__}")
-    try:
-        return str(uuid.UUID(value))
-    except ValueError:
-        raise InvalidValue("memory_id", f"{value!r:.80} is not a UUID", hint="leave it out to get one") from None
+    # UUID() alone also takes white space, underscores and digits of other scripts for parts of a number.
+    if not _UUID.fullmatch(value):
+        raise InvalidValue("memory_id", f"{value!r:.80} is not a UUID", hint="leave it out to get one")
+    return str(uuid.UUID(value))
 
 
 def known_memory_id(value: object) -> str | None:
@@ -174,7 +178,8 @@ def _conditions(value: object) -> tuple[Condition, ...]:
 
 def _condition(key: str, operator: object, operand: object, name: str) -> Condition:
     if not isinstance(operator, str) or operator not in OPERATORS:
-        raise InvalidValue(name, f"unknown operator {operator!r:.80}", hint=f"known: {', '.join(OPERATORS)}")
+        problem = f"unknown operator {normalise.shown(operator)}"
+        raise InvalidValue(name, problem, hint=f"known: {', '.join(OPERATORS)}")
     if operator == "exists":
         if not isinstance(operand, bool):
             raise InvalidValue(f"{name}.exists", "must be True or False")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 MAX_CONTENT_BYTES: Final = 4 * 1024 * 1024
@@ -14,7 +15,8 @@ MAX_TAG_LENGTH: Final = 128
 MAX_METADATA_BYTES: Final = 64 * 1024
 """Of the JSON text of one memory's metadata."""
 MAX_METADATA_DEPTH: Final = 32
-MAX_INTEGER_DIGITS: Final = 308
+MAX_NUMBER: Final = int(sys.float_info.max)
+"""Of metadata: what every JSON reader can hold."""
 MAX_TOP_K: Final = 1_000
 MAX_PAGE: Final = 1_000
 MAX_FILTER_VALUES: Final = 1_000

@@ -66,7 +66,12 @@ def choice(value: object, field: str, options: type[E]) -> E:
             if option == value:
                 return option  # type: ignore[no-any-return]
     names = ", ".join(str(option) for option in options)  # type: ignore[attr-defined]
-    raise InvalidValue(field, f"{value!r:.80} is not one of {names}")
+    raise InvalidValue(field, f"{shown(value)} is not one of {names}")
+
+
+def shown(value: object) -> str:
+    """A value as error messages quote it; of one that may be deep or huge only the type."""
+    return f"{value!r:.80}" if value is None or isinstance(value, str | float) else type(value).__name__
 
 
 def fraction(value: object, field: str) -> float:
@@ -82,7 +87,8 @@ def whole_number(value: object, field: str, *, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidValue(field, f"must be an integer, not {type(value).__name__}")
     if not low <= value <= high:
-        raise InvalidValue(field, f"{value} is not between {low} and {high}", limit=high)
+        number = str(value) if abs(value) < 10**30 else "the number"
+        raise InvalidValue(field, f"{number} is not between {low} and {high}", limit=high)
     return value
 
 
@@ -122,7 +128,9 @@ def tags(value: object, field: str) -> frozenset[str]:
         cleaned.add(text)
     cleaned.discard("")
     if len(cleaned) > limits.MAX_TAGS:
-        raise InvalidValue(field, f"{len(cleaned):,} tags, the limit is {limits.MAX_TAGS}", limit=limits.MAX_TAGS)
+        raise InvalidValue(
+            field, f"{len(cleaned):,} tags, the limit is {limits.MAX_TAGS}", limit=limits.MAX_TAGS
+        )
     return frozenset(cleaned)
 
 
@@ -150,7 +158,9 @@ def json_object(value: Mapping[Any, Any], field: str, depth: int = 0) -> dict[st
     for key, item in value.items():
         name = clean_text(key, f"{field} key", max_bytes=limits.MAX_METADATA_BYTES)
         if name in cleaned:
-            raise InvalidValue(field, f"two keys become {name!r:.80} once NUL and lone surrogates are replaced")
+            raise InvalidValue(
+                field, f"two keys become {name!r:.80} once NUL and lone surrogates are replaced"
+            )
         cleaned[name] = json_value(item, f"{field}.{name:.80}", depth + 1)
     return cleaned
 
@@ -170,15 +180,18 @@ def json_value(value: object, field: str, depth: int = 0) -> Any:
             raise InvalidValue(field, f"is nested deeper than {limits.MAX_METADATA_DEPTH} levels")
         return [json_value(item, f"{field}[{i}]", depth + 1) for i, item in enumerate(value)]
     raise InvalidValue(
-        field, f"{type(value).__name__} is not JSON", hint="use strings, numbers, booleans, null, lists, objects"
+        field,
+        f"{type(value).__name__} is not JSON",
+        hint="use strings, numbers, booleans, null, lists, objects",
     )
 
 
 def _json_number(value: float, field: str) -> int | float:
     if isinstance(value, int):
-        if abs(value) >= 10**limits.MAX_INTEGER_DIGITS:
-            raise InvalidValue(field, f"has more than {limits.MAX_INTEGER_DIGITS} digits")
+        if abs(value) > limits.MAX_NUMBER:
+            raise InvalidValue(field, f"is larger than {float(limits.MAX_NUMBER):.2g}", hint="use a string")
         return int(value)
+    value = float(value)
     if not math.isfinite(value):
         raise InvalidValue(field, f"{value} is not JSON", hint="leave the key out, or use null or a string")
     # Postgres writes 1e20 as 100000000000000000000 and knows no negative zero: say so before it does.

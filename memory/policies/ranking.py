@@ -69,9 +69,7 @@ def length_norm(length: int, mean_length: float) -> float:
     return (BM25_K1 + 1.0) / (1.0 + BM25_K1 * (1.0 - BM25_B + BM25_B * relative))
 
 
-def lexical_score(
-    matched: Iterable[int], idf: Sequence[float], *, length: int, mean_length: float
-) -> float:
+def lexical_score(matched: Iterable[int], idf: Sequence[float], *, length: int, mean_length: float) -> float:
     """Share of the query's information that the memory holds, in [0, 1].
 
     BM25 with presence instead of term frequency, divided by the sum over all query terms. ``matched`` are

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from memory.core.clock import MAX_SKEW_MS
+from memory.core.clock import MAX_SKEW_MS, Stamp
 from memory.core.errors import InvalidValue
 from memory.core.merge import merge
 from memory.core.model import MemoryType, Status
-from memory.core.record import Record
+from memory.core.record import PLAIN_WRITER, Record
 from memory.core.state import ABSENT, Register, State
 from memory.policies import limits, normalise
 from memory.policies.admission import admit_memory_id
@@ -22,6 +22,10 @@ from memory.policies.importance import default_importance
 
 MAX_EXTRA: Final = 64
 """Registers of later versions that one record may carry."""
+MAX_NAME: Final = 128
+"""Characters in the name of such a register."""
+_NEVER: Final = Stamp(0, 0, PLAIN_WRITER)
+"""Stamp of values made up for what a record lacks: missing means "no information", so anything known wins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ def admit_record(record: Record, *, now: int) -> AdmittedRecord:
     """
     user_id = normalise.identifier(record.user_id, "user_id")
     memory_id = admit_memory_id(record.memory_id)
-    state = record.state
+    state = replace(record.state, last_access=_last_access(record.state.last_access, plain=record.plain))
     latest = max((*(stamp.ms for stamp in state.stamps()), state.last_access or 0))
     if latest > now + MAX_SKEW_MS:
         raise InvalidValue(
@@ -57,16 +61,15 @@ def admit_record(record: Record, *, now: int) -> AdmittedRecord:
 def _live(state: State, *, plain: bool) -> State:
     metadata = _metadata(state.metadata)
     scalars = dict(state.scalars)
-    base = scalars["content"].stamp
     for name, value in {"source_session": None, **(_PLAIN_DEFAULTS if plain else {})}.items():
-        scalars.setdefault(name, Register(base, value))
+        scalars.setdefault(name, Register(_NEVER, value))
     checked = {name: replace_value(r, _check(name, r.value, plain=plain)) for name, r in scalars.items()}
     if len(checked) - len(_CHECKS) > MAX_EXTRA:
         raise InvalidValue("record", f"has more than {MAX_EXTRA} unknown fields")
     if "importance" not in checked:
         present = {key: r.value for key, r in metadata.items() if r.value is not ABSENT}
         value = default_importance(checked["content"].value, checked["memory_type"].value, present)
-        checked["importance"] = Register(base, value)
+        checked["importance"] = Register(_NEVER, value)
     return replace(state, scalars=checked, tags=_tags(state.tags), metadata=metadata)
 
 
@@ -85,7 +88,21 @@ def _check(name: str, value: Any, *, plain: bool) -> Any:
     if name == "created_at" and not plain:
         return normalise.whole_number(value, name, low=limits.EARLIEST_MS, high=limits.LATEST_MS)
     check = _CHECKS.get(name)
-    return normalise.json_value(value, name) if check is None else check(value)
+    return _unknown(name, value) if check is None else check(value)
+
+
+def _unknown(name: str, value: Any) -> Any:
+    if len(name) > MAX_NAME or normalise.clean_text(name, "record", max_bytes=4 * MAX_NAME) != name:
+        raise InvalidValue("record", f"cannot keep a field of the name {name!r:.80}")
+    return normalise.json_value(value, name)
+
+
+def _last_access(value: int | None, *, plain: bool) -> int | None:
+    if value is None:
+        return None
+    if plain:
+        return normalise.timestamp(value, "last_access_at")
+    return normalise.whole_number(value, "last_access_at", low=limits.EARLIEST_MS, high=limits.LATEST_MS)
 
 
 def _content(value: Any) -> str:
@@ -128,8 +145,9 @@ def _joined(held: Register | None, register: Register) -> Register:
 def _metadata(metadata: Mapping[str, Register]) -> dict[str, Register]:
     present = {key: r.value for key, r in metadata.items() if r.value is not ABSENT}
     cleaned = normalise.metadata(present)
-    out = {}
+    out: dict[str, Register] = {}
     for key, register in metadata.items():
         name = normalise.clean_text(key, "metadata key", max_bytes=limits.MAX_METADATA_BYTES)
-        out[name] = register if register.value is ABSENT else replace_value(register, cleaned[name])
+        checked = register if register.value is ABSENT else replace_value(register, cleaned[name])
+        out[name] = _joined(out.get(name), checked)
     return out

@@ -10,10 +10,12 @@ from typing import Any, Final
 import psycopg
 from pgvector.psycopg.vector import register_vector_info
 from psycopg import Connection, errors
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types import TypeInfo
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from memory.core.errors import (
+    ConfigError,
     IntegrityFailure,
     SchemaMismatch,
     StoreError,
@@ -71,6 +73,21 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def require_conninfo(conninfo: str) -> None:
+    """Refuse what libpq cannot read, without repeating it: it may hold a password.
+
+    Raises:
+        ConfigError: neither a URL nor a key=value string.
+    """
+    try:
+        conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        raise ConfigError(
+            "the database URL cannot be read",
+            hint="write postgresql://user:password@host:port/database, with %40 for @ in the password",
+        ) from None
+
+
 class Database:
     """A pool of autocommit connections."""
 
@@ -85,6 +102,7 @@ class Database:
         Raises:
             StoreUnavailable: none could be made.
         """
+        require_conninfo(conninfo)
         self._timeout = timeout
         with translated():
             # The pool retries in the background and would only report a time-out: ask once by hand, so that

@@ -302,13 +302,14 @@ class EmbeddedServer:
         if not cluster.is_private(self._socket_directory, self._data.stat().st_uid):
             return f"{self._socket_directory} is not private"
         try:
-            connection = psycopg.connect(
+            with psycopg.connect(
                 self.url("postgres"), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
-            )
+            ) as connection:
+                _create_database(connection)
+        except psycopg.errors.DiskFull as error:
+            raise StoreFull from error
         except psycopg.OperationalError as error:
-            return str(error)
-        with connection:
-            _create_database(connection)
+            return str(error)  # not up yet, or going down under our hands
         return ""
 
     # Stopping
@@ -336,16 +337,11 @@ class EmbeddedServer:
 
 def _create_database(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
     """Create the database if it is missing; the caller is the only one who starts this server."""
-    try:
-        found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
-        if found is None:
-            # template0, because nobody can be connected to it, which would make the command fail.
-            statement = sql.SQL("CREATE DATABASE {} TEMPLATE template0")
-            connection.execute(statement.format(sql.Identifier(DATABASE)))
-    except psycopg.errors.DiskFull as error:
-        raise StoreFull from error
-    except psycopg.Error as error:
-        raise StoreUnavailable(f"the database {DATABASE!r} could not be created: {error}") from error
+    found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
+    if found is None:
+        # template0, because nobody can be connected to it, which would make the command fail.
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE template0")
+        connection.execute(statement.format(sql.Identifier(DATABASE)))
 
 
 def _translate(error: OSError, directory: Path) -> Error:

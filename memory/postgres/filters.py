@@ -93,8 +93,10 @@ def _comparison(where: Where, held: str, operator: str, wanted: Any) -> str:
     if operator in ("eq", "ne") and (wanted is None or isinstance(wanted, bool)):
         kind, left, right = ("null" if wanted is None else "boolean"), held, where.bind(Jsonb(wanted))
     elif isinstance(wanted, str):
-        kind, left, right = "string", f'({held} #>> \'{{}}\') COLLATE "C"', f"{where.bind(wanted)}::text"
+        kind, left, right = "string", f"({held} #>> '{{}}') COLLATE \"C\"", f"{where.bind(wanted)}::text"
     else:
         number = Decimal(repr(wanted)) if isinstance(wanted, float) else Decimal(wanted)
         kind, left, right = "number", f"({held} #>> '{{}}')::numeric", f"{where.bind(number)}::numeric"
-    return f"CASE WHEN jsonb_typeof({held}) = '{kind}' THEN {left} {_OPERATORS[operator]} {right} ELSE false END"
+    return (
+        f"CASE WHEN jsonb_typeof({held}) = '{kind}' THEN {left} {_OPERATORS[operator]} {right} ELSE false END"
+    )

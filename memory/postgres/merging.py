@@ -89,7 +89,9 @@ class _UserPage:
     @staticmethod
     def _due(item: Incoming, before: _Held | None, state: State) -> bool:
         fits = item.vector is not None and item.state.value("content") == state.value("content")
-        kept = before is not None and not before.due and before.state.value("content") == state.value("content")
+        kept = (
+            before is not None and not before.due and before.state.value("content") == state.value("content")
+        )
         return not (fits or kept)
 
     def _next_rev(self) -> int:
@@ -156,5 +158,3 @@ class _UserPage:
 
 def _registers(state: State) -> Mapping[str, object]:
     return {"scalars": state.scalars, "tags": state.tags, "metadata": state.metadata}
-
-

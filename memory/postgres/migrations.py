@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import psycopg
-from sqlalchemy import Connection, create_engine, pool
-
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, pool
+from sqlalchemy.exc import DBAPIError
+
 from memory.core.errors import SchemaMismatch, StoreTimeout, Unsupported
-from memory.postgres.database import translated
+from memory.postgres.database import require_conninfo, translated
 
 BRANCH: Final = "central"
 UPGRADE_COMMAND: Final = "memory db upgrade"
@@ -30,7 +31,9 @@ def script_location() -> Path:
     for place in (_PACKAGE / "migrations", _PACKAGE.parent / "alembic"):
         if (place / "env.py").is_file():
             return place
-    raise Unsupported("the migrations are missing from this installation", hint="install nightingale-memory again")
+    raise Unsupported(
+        "the migrations are missing from this installation", hint="install nightingale-memory again"
+    )
 
 
 def head() -> str:
@@ -60,7 +63,9 @@ def check(conninfo: str) -> None:
     if at == head():
         return
     if at is None:
-        raise SchemaMismatch("the database has no memory schema yet", hint=f"run `{UPGRADE_COMMAND}`", current=at)
+        raise SchemaMismatch(
+            "the database has no memory schema yet", hint=f"run `{UPGRADE_COMMAND}`", current=at
+        )
     if at not in {script.revision for script in _scripts().walk_revisions()}:
         raise SchemaMismatch(
             f"the database schema ({at}) is newer than this program ({head()})",
@@ -128,11 +133,25 @@ def _scripts() -> ScriptDirectory:
 
 @contextmanager
 def _connection(conninfo: str) -> Iterator[Connection]:
+    require_conninfo(conninfo)
     engine = create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo, connect_timeout=10), poolclass=pool.NullPool
+        "postgresql+psycopg://",
+        creator=lambda: psycopg.connect(conninfo, connect_timeout=10),
+        poolclass=pool.NullPool,
     )
-    with translated(), engine.connect() as connection:
+    with translated(), _unwrapped(), engine.connect() as connection:
         yield connection
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """Raise the driver's own error instead of SQLAlchemy's wrapper around it."""
+    try:
+        yield
+    except DBAPIError as error:
+        if error.orig is None:
+            raise
+        raise error.orig from error
 
 
 def _current(connection: Connection) -> str | None:

@@ -18,7 +18,9 @@ logger = logging.getLogger(__name__)
 REEMBED_COMMAND: Final = "memory db reembed"
 _BATCH: Final = 64
 
-_CURRENT = """SELECT e.model_id, e.name, e.dimension FROM sync_meta s JOIN embedding_models e USING (model_id)"""
+_CURRENT = (
+    """SELECT e.model_id, e.name, e.dimension FROM sync_meta s JOIN embedding_models e USING (model_id)"""
+)
 _MISSING = """SELECT m.user_id, m.memory_id::text, m.content FROM memories m
     WHERE NOT EXISTS (SELECT FROM memory_vectors v WHERE v.user_id = m.user_id
         AND v.memory_id = m.memory_id AND v.model_id = %(model)s)
@@ -77,7 +79,8 @@ def _refuse_if_used(connection: Db, embedder: Embedder, dimension: int, current:
 
 def _register(connection: Db, name: str, dimension: int) -> int:
     connection.execute(
-        "INSERT INTO embedding_models (name, dimension) VALUES (%s, %s) ON CONFLICT DO NOTHING", [name, dimension]
+        "INSERT INTO embedding_models (name, dimension) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+        [name, dimension],
     )
     row = connection.execute(
         "SELECT model_id FROM embedding_models WHERE name = %s AND dimension = %s", [name, dimension]
@@ -155,7 +158,9 @@ def reembed(
         total = (connection.execute("SELECT count(*) FROM memories").fetchone() or (0,))[0]
     done = 0
     while True:
-        done += _embed_missing(database, embedder, model_id, lambda n, before=done: progress(before + n, total))
+        done += _embed_missing(
+            database, embedder, model_id, lambda n, before=done: progress(before + n, total)
+        )
         if _switch(database, model_id):
             return done
 
@@ -184,7 +189,9 @@ def _switch(database: Database, model_id: int) -> bool:
         connection.execute("SELECT FROM sync_meta FOR UPDATE")
         # Writers finish their transactions before this lock is granted, and wait for the commit after it.
         connection.execute("LOCK TABLE memories IN SHARE ROW EXCLUSIVE MODE")
-        missing = connection.execute(_MISSING, {"model": model_id, "user": None, "id": None, "limit": 1}).fetchone()
+        missing = connection.execute(
+            _MISSING, {"model": model_id, "user": None, "id": None, "limit": 1}
+        ).fetchone()
         if missing is not None:
             return False
         connection.execute("UPDATE sync_meta SET model_id = %s", [model_id])

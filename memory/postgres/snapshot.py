@@ -61,10 +61,14 @@ def _snapshot(connection: Db, scope: Scope, *, model_id: int, model: str) -> Sna
 
 
 def _records(connection: Db, scope: Scope, *, model_id: int, model: str) -> Iterator[Mapping[str, Any]]:
-    base = {} if scope.after is None else {
-        "after_users": list(scope.after),
-        "after_revs": list(scope.after.values()),
-    }
+    base = (
+        {}
+        if scope.after is None
+        else {
+            "after_users": list(scope.after),
+            "after_revs": list(scope.after.values()),
+        }
+    )
     where = _live_where(scope)
     joined = "" if scope.after is None else _BASE.format(alias="m")
     statement = f"{_RECORDS} {joined} WHERE {where} ORDER BY m.user_id, m.memory_id"
@@ -81,7 +85,9 @@ def _records(connection: Db, scope: Scope, *, model_id: int, model: str) -> Iter
         f"SELECT t.memory_id::text, t.user_id, t.stamp, t.rev FROM memory_tombstones t {joined}"
         f" WHERE {where} ORDER BY t.user_id, t.memory_id"
     )
-    for memory_id, user_id, stamp, rev in _stream(connection, "tombstones", statement, {**base, **where.params}):
+    for memory_id, user_id, stamp, rev in _stream(
+        connection, "tombstones", statement, {**base, **where.params}
+    ):
         head = {"kind": KIND, "memory_id": memory_id, "user_id": user_id, "status": "deleted"}
         yield {**head, "stamps": {"deleted": stamp}, "rev": rev}
 
@@ -111,7 +117,9 @@ def _live_where(scope: Scope) -> Where:
     return where
 
 
-def _stream(connection: Db, name: str, statement: str, params: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _stream(
+    connection: Db, name: str, statement: str, params: Mapping[str, Any]
+) -> Iterator[tuple[Any, ...]]:
     with connection.cursor(name, binary=True) as cursor:
         cursor.itersize = _ROWS_AT_A_TIME
         cursor.execute(statement, params)
@@ -146,4 +154,6 @@ def _record(row: tuple[Any, ...], model: str) -> dict[str, Any]:
 
 def _base64(sent: bytes) -> str:
     """From pgvector's binary form (see ``rows.vector_binary``) to the record's."""
-    return base64.b64encode(np.frombuffer(sent, dtype=">f4", offset=4).astype("<f4").tobytes()).decode("ascii")
+    return base64.b64encode(np.frombuffer(sent, dtype=">f4", offset=4).astype("<f4").tobytes()).decode(
+        "ascii"
+    )

@@ -36,7 +36,9 @@ from memory.postgres.tables import central
 class PostgresStorage:
     """See :class:`~memory.engine.storage.Storage`."""
 
-    def __init__(self, database: Database, clock: Clock, *, model_id: int, model: str, dimension: int) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, *, model_id: int, model: str, dimension: int
+    ) -> None:
         self._database, self._clock = database, clock
         self._model_id, self._model, self._dimension = model_id, model, dimension
 
@@ -46,7 +48,12 @@ class PostgresStorage:
         if fresh_ids and len(drafts) == 1:
             with self._database.connection() as connection:
                 stored = writing.insert_one(
-                    connection, user_id, drafts[0], now=now, model_id=self._model_id, dimension=self._dimension
+                    connection,
+                    user_id,
+                    drafts[0],
+                    now=now,
+                    model_id=self._model_id,
+                    dimension=self._dimension,
                 )
             return [stored]
         with self._database.transaction() as connection:

@@ -158,6 +158,5 @@ class SyncMetaRow(Central, table=True):
     __table_args__ = (CheckConstraint("singleton", name="sync_meta_singleton"),)
     singleton: bool = Field(default=True, primary_key=True)
     epoch: str = Field(sa_type=ORDERED_TEXT)
+    origin: str | None = Field(default=None, sa_type=ORDERED_TEXT)
     model_id: int | None = Field(default=None, sa_type=Integer(), foreign_key="embedding_models.model_id")
-
-

@@ -74,7 +74,9 @@ def _drawn(row: Any) -> Drawn:
     return Drawn(rev, Stamp(ms, counter, epoch))
 
 
-def insert_one(connection: Db, user_id: str, draft: Draft, *, now: int, model_id: int, dimension: int) -> Stored:
+def insert_one(
+    connection: Db, user_id: str, draft: Draft, *, now: int, model_id: int, dimension: int
+) -> Stored:
     """Insert one memory with a fresh id in a single statement: one round trip, one commit."""
     due = draft.vector is None
     params = {
@@ -118,13 +120,16 @@ def insert_many(
     ]
     copy_rows(connection, rows, model_id=model_id)
     return [
-        Stored(memory_id=row.memory_id, user_id=user_id, state=row.state, version=str(row.rev)) for row in rows
+        Stored(memory_id=row.memory_id, user_id=user_id, state=row.state, version=str(row.rev))
+        for row in rows
     ]
 
 
 def _refuse_used(connection: Db, user_id: str, drafts: Sequence[Draft]) -> None:
     ids = [UUID(draft.memory_id) for draft in drafts]
-    twice = {memory_id for memory_id in ids if ids.count(memory_id) > 1} if len(set(ids)) < len(ids) else set()
+    twice = (
+        {memory_id for memory_id in ids if ids.count(memory_id) > 1} if len(set(ids)) < len(ids) else set()
+    )
     used = connection.execute(
         "SELECT memory_id FROM memories WHERE user_id = %(user)s AND memory_id = ANY(%(ids)s)"
         " UNION ALL SELECT memory_id FROM memory_tombstones WHERE user_id = %(user)s AND memory_id = ANY(%(ids)s)",

@@ -101,7 +101,12 @@ def latency(name: str, ours: list[float], raw: list[float]) -> dict[str, Any]:
 def throughput(name: str, rows: int, seconds: float, raw_seconds: float) -> dict[str, Any]:
     """A row of the report; a ratio of 1 is as fast as raw."""
     ours, raw = rows / seconds, rows / raw_seconds
-    return {"name": name, "rows_per_s": round(ours), "raw_rows_per_s": round(raw), "ratio": round(ours / raw, 3)}
+    return {
+        "name": name,
+        "rows_per_s": round(ours),
+        "raw_rows_per_s": round(raw),
+        "ratio": round(ours / raw, 3),
+    }
 
 
 def write_report(path: Path | None, report: Any) -> None:

@@ -1,0 +1,7 @@
+"""``python -m memory.cli``."""
+
+import sys
+
+from memory.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""The shipped suite on each provider."""
