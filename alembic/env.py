@@ -11,24 +11,20 @@ from sqlalchemy import Connection, create_engine, pool
 BRANCHES = {"postgresql": "central", "sqlite": "edge"}
 
 
+def refuse_other_branch(ctx, step, heads, run_args):
+    """`upgrade heads` would put the tables of both databases into one; raising takes the step back."""
+    branch = BRANCHES[ctx.dialect.name]
+    if step.up_revision is not None and branch not in step.up_revision.branch_labels:
+        raise CommandError(f"{ctx.dialect.name} takes the branch {branch!r} only: upgrade {branch}@head")
+
+
 def run(connection: Connection) -> None:
-    branch = BRANCHES[connection.dialect.name]
-
-    def only_own_branch(revision, migration_context):
-        script = migration_context.script.get_revision(f"{branch}@head")
-        steps = destination(revision, migration_context)
-        for step in steps:
-            if branch not in getattr(step, "revision", script).branch_labels:
-                raise CommandError(
-                    f"{connection.dialect.name} takes the branch {branch!r} only: upgrade {branch}@head"
-                )
-        return steps
-
-    context.configure(connection=connection, target_metadata=None, transaction_per_migration=True)
-    migration_context = context.get_context()
-    destination = migration_context._migrations_fn
-    if destination is not None:
-        migration_context._migrations_fn = only_own_branch
+    context.configure(
+        connection=connection,
+        target_metadata=None,
+        transaction_per_migration=True,
+        on_version_apply=refuse_other_branch,
+    )
     with context.begin_transaction():
         context.run_migrations()
 
@@ -40,7 +36,7 @@ def main() -> None:
         return
     url = context.get_x_argument(as_dictionary=True).get("url")
     if url is None:
-        raise CommandError("name the database: alembic -x url=postgresql+psycopg://… upgrade central@head")
+        raise CommandError("name the database: alembic -x url=postgresql://… upgrade central@head")
     if url.startswith("postgresql://"):
         url = "postgresql+psycopg" + url.removeprefix("postgresql")
     with create_engine(url, poolclass=pool.NullPool).connect() as own:

@@ -148,9 +148,7 @@ def _on_postgres(
     try:
         adopt_epoch(database)
         model_id = adopt_model(database, embedder)
-        storage = PostgresStorage(
-            database, clock, model_id=model_id, model=embedder.name, dimension=embedder.dimension
-        )
+        storage = PostgresStorage(database, clock, model_id=model_id, model=embedder.name, dimension=embedder.dimension)
         on_close = (lambda: None) if server is None else server.stop
         return StorageProvider(storage, embedder, clock, config.engine_settings(), on_close=on_close)
     except BaseException:

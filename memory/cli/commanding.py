@@ -20,9 +20,7 @@ class ClosedPipe(Exception):  # noqa: N818  nothing went wrong here: the reader 
     """Whoever read the output has gone."""
 
 
-def command(
-    app: typer.Typer, name: str, *, panel: str | None = None, **bundles: Bundle
-) -> Callable[[Any], Any]:
+def command(app: typer.Typer, name: str, *, panel: str | None = None, **bundles: Bundle) -> Callable[[Any], Any]:
     """Register a function as a command.
 
     The function takes the session first, then its own arguments and options, and for each bundle one value

@@ -47,9 +47,7 @@ def _root(
 ) -> None:
     """Long-term memory for AI agents."""
     if version:
-        session.show(
-            {"version": __version__}, lambda screen: screen.line(f"nightingale-memory {__version__}")
-        )
+        session.show({"version": __version__}, lambda screen: screen.line(f"nightingale-memory {__version__}"))
         raise typer.Exit(ExitCode.OK)
     show_help_if_alone(context)
 

@@ -44,12 +44,8 @@ def add(
     importance: Annotated[
         float | None, typer.Option(help="0 to 1; worked out from type and length without it.")
     ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="A label; repeatable.")
-    ] = None,
-    metadata: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Data of your own, a JSON object.")
-    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A label; repeatable.")] = None,
+    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="Data of your own, a JSON object.")] = None,
     source_session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="The conversation it comes from.")
     ] = None,
@@ -86,16 +82,12 @@ def recall(
     session: Session,
     query: Annotated[
         str,
-        typer.Argument(
-            metavar="QUERY", help="A question or a topic; - reads it from stdin.", show_default=False
-        ),
+        typer.Argument(metavar="QUERY", help="A question or a topic; - reads it from stdin.", show_default=False),
     ],
     *,
     user: User,
     where: RecallFilter,
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", "-k", help="At most this many; 10 without it.")
-    ] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="At most this many; 10 without it.")] = None,
     min_relevance: Annotated[float | None, typer.Option(help="At least this relevant, 0 to 1.")] = None,
 ) -> None:
     """Find the memories that answer a question best, and say why.
@@ -118,9 +110,7 @@ def list_(
     user: User,
     where: RecallFilter,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many, up to 1000.")] = 50,
-    cursor: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Go on where the page before ended.")
-    ] = None,
+    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where the page before ended.")] = None,
 ) -> None:
     """List memories, newest first."""
     with session.provider() as store:
@@ -142,9 +132,7 @@ def update(
     memory_id: MemoryId,
     *,
     user: User,
-    content: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The new text; - reads it from stdin.")
-    ] = None,
+    content: Annotated[str | None, typer.Option(metavar="TEXT", help="The new text; - reads it from stdin.")] = None,
     kind: Annotated[MemoryType | None, typer.Option("--type")] = None,
     importance: Annotated[float | None, typer.Option(help="0 to 1.")] = None,
     status: Annotated[Status | None, typer.Option(help="active takes it back from the archive.")] = None,
@@ -157,9 +145,7 @@ def update(
     ] = None,
     no_tags: Annotated[bool, typer.Option("--no-tags", help="Remove all tags.")] = False,
     add_tag: Annotated[list[str] | None, typer.Option("--add-tag", metavar="TAG", help="Repeatable.")] = None,
-    remove_tag: Annotated[
-        list[str] | None, typer.Option("--remove-tag", metavar="TAG", help="Repeatable.")
-    ] = None,
+    remove_tag: Annotated[list[str] | None, typer.Option("--remove-tag", metavar="TAG", help="Repeatable.")] = None,
     metadata: Annotated[
         str | None, typer.Option(metavar="JSON", help="Keys to set, a JSON object; others stay.")
     ] = None,

@@ -29,24 +29,18 @@ def export(
     session: Session,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE", help="Where to; .gz and .zst compress, - is stdout.", show_default=False
-        ),
+        typer.Argument(metavar="FILE", help="Where to; .gz and .zst compress, - is stdout.", show_default=False),
     ],
     *,
     user: AnyUser = None,
-    status: Annotated[
-        list[Status] | None, typer.Option("--status", help="Repeatable; all without it.")
-    ] = None,
+    status: Annotated[list[Status] | None, typer.Option("--status", help="Repeatable; all without it.")] = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TAG", help="With any of these; repeatable.")
     ] = None,
     created_from: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help=f"Created then or later. {TIME}.")
     ] = None,
-    created_to: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Created before then.")
-    ] = None,
+    created_to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Created before then.")] = None,
     after: Annotated[
         Path | None,
         typer.Option(
@@ -68,9 +62,7 @@ def export(
             after=after,
         )
     # stdout carries the export itself then, so the report goes beside it.
-    session.show(
-        {"target": target, **asdict(report)}, lambda s: _view_export(s, report, target), beside=piped
-    )
+    session.show({"target": target, **asdict(report)}, lambda s: _view_export(s, report, target), beside=piped)
 
 
 def import_(
@@ -85,9 +77,7 @@ def import_(
     records were not taken; their line numbers are printed.
     """
     with session.provider() as store, progress("importing", shown=not session.as_json) as advance:
-        report = store.import_memories(
-            sys.stdin.buffer if source == STDIN else source, user_id=user, progress=advance
-        )
+        report = store.import_memories(sys.stdin.buffer if source == STDIN else source, user_id=user, progress=advance)
     session.show({"source": source, **asdict(report)}, lambda screen: _view_import(screen, report))
     return ExitCode.REJECTED if report.rejected_count else ExitCode.OK
 
@@ -110,9 +100,7 @@ def _view_import(screen: Screen, report: ImportReport) -> None:
     if report.reembedded:
         screen.line(f"  {report.reembedded} were embedded anew, for this store's model")
     if report.deferred:
-        screen.line(
-            f"  {report.deferred} could not be embedded yet; they are found by their words until then"
-        )
+        screen.line(f"  {report.deferred} could not be embedded yet; they are found by their words until then")
     for rejected in report.rejected:
         hint = f" ({rejected.hint})" if rejected.hint else ""
         screen.line(("  rejected ", "red"), f"line {rejected.line}: {rejected.reason}{hint}")

@@ -40,15 +40,11 @@ def filters(
     ] = None,
     all_tags: Annotated[
         list[str] | None,
-        typer.Option(
-            "--all-tags", metavar="TAG", help="With all of these; repeatable.", rich_help_panel=_FILTERS
-        ),
+        typer.Option("--all-tags", metavar="TAG", help="With all of these; repeatable.", rich_help_panel=_FILTERS),
     ] = None,
     created_from: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="TIME", help=f"Created then or later. {TIME}.", rich_help_panel=_FILTERS
-        ),
+        typer.Option("--from", metavar="TIME", help=f"Created then or later. {TIME}.", rich_help_panel=_FILTERS),
     ] = None,
     created_to: Annotated[
         str | None,
@@ -105,9 +101,7 @@ def global_options(
     ] = None,
     embedding_model: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL", help="local, fastembed:…, openai:… or hashing.", rich_help_panel=_GLOBAL
-        ),
+        typer.Option(metavar="MODEL", help="local, fastembed:…, openai:… or hashing.", rich_help_panel=_GLOBAL),
     ] = None,
     now: Annotated[
         str | None,

@@ -92,11 +92,7 @@ class _Guide:
         if not self.ok:
             self.say("\nThat went wrong; please report what is printed above.")
             return
-        demo = (
-            f"They are still there: memory list --user {user_id}"
-            if keep
-            else "The demo memories are deleted again."
-        )
+        demo = f"They are still there: memory list --user {user_id}" if keep else "The demo memories are deleted again."
         self.say(f"\nAll of it worked, in {seconds} s. {demo}")
         self.say(("Where your data live: ", "bold"), where)
         self.say(("Next, in Python:", "bold"))

@@ -60,9 +60,7 @@ class Screen:
 
     def line(self, *parts: Part) -> None:
         """Print a line."""
-        text = Text.assemble(
-            *((visible(p), "") if isinstance(p, str) else (visible(p[0]), p[1]) for p in parts)
-        )
+        text = Text.assemble(*((visible(p), "") if isinstance(p, str) else (visible(p[0]), p[1]) for p in parts))
         if self.is_terminal:
             self._console.print(text)
         else:

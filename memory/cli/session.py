@@ -132,9 +132,7 @@ class Session:
             return
         screen = Screen(self.beside)
         for notice in dict.fromkeys(notice for memory in memories for notice in memory.notices):
-            screen.line(
-                ("Note: ", "yellow"), f"{notice.message} ({notice.hint})" if notice.hint else notice.message
-            )
+            screen.line(("Note: ", "yellow"), f"{notice.message} ({notice.hint})" if notice.hint else notice.message)
 
 
 def url_of(config: MemoryConfig) -> str | None:

@@ -56,7 +56,7 @@ class ConfigError(UsageError):
 
 
 class Unsupported(Error):
-    """This provider, platform or installation cannot do that."""
+    """Not possible with this provider, platform or installation."""
 
 
 class NotFound(Error):

@@ -110,7 +110,7 @@ class MemoryProvider(Protocol):
         """
 
     def update_memory(
-        self, memory_id: str, *, user_id: str, expected_version: str | None = None, **changes: Any
+        self, /, memory_id: str, *, user_id: str, expected_version: str | None = None, **changes: Any
     ) -> Memory:
         """Change the given fields; all others stay as they are.
 

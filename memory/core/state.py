@@ -67,7 +67,7 @@ class State:
         return {key: r.value for key, r in self.metadata.items() if r.value is not ABSENT}
 
     def written(self, stamp: Stamp, changes: Changes) -> State:
-        """This state after a local edit. Fields already holding the wanted value keep their stamp."""
+        """The state after a local edit. Fields already holding the wanted value keep their stamp."""
         scalars = dict(self.scalars)
         for name, value in changes.scalars.items():
             if name not in scalars or scalars[name].value != value:

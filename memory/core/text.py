@@ -80,7 +80,7 @@ def _pieces(text: str) -> list[str]:
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     folded = folded.replace("\u2019", "'")
     # Marks that did not compose (Devanagari vowels, stray accents) would cut words in two.
-    return _PIECE.findall("".join(c for c in folded if c < "\u0300" or not unicodedata.category(c)[0] == "M"))
+    return _PIECE.findall("".join(c for c in folded if c < "\u0300" or unicodedata.category(c)[0] != "M"))
 
 
 def _words(pieces: list[str]) -> list[str]:

@@ -43,9 +43,7 @@ _MAX_CHARACTERS = 16 * _MAX_TOKENS
 # control characters from using up the 512 tokens.
 _BLANKS = re.compile("[\\s\x01-\x1f\x7f\u200b-\u200f\ufeff\ufffd]+")
 _SALLALLAHOU = "\ufdfa"
-_SALLALLAHOU_SPELT = (
-    "\u0635\u0644\u0649 \u0627\u0644\u0644\u0647 \u0639\u0644\u064a\u0647 \u0648\u0633\u0644\u0645"
-)
+_SALLALLAHOU_SPELT = "\u0635\u0644\u0649 \u0627\u0644\u0644\u0647 \u0639\u0644\u064a\u0647 \u0648\u0633\u0644\u0645"
 
 _LIBRARY_SUFFIXES = {".so", ".dylib", ".pyd", ".dll"}
 _ALTERNATIVES = (

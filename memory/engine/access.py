@@ -40,10 +40,7 @@ class AccessBuffer:
                 return
             try:
                 self._write(
-                    [
-                        Touch(user_id=u, memory_id=m, count=n, last_access_at=t)
-                        for (u, m), (n, t) in taken.items()
-                    ]
+                    [Touch(user_id=u, memory_id=m, count=n, last_access_at=t) for (u, m), (n, t) in taken.items()]
                 )
             except BaseException:
                 self._restore(taken)

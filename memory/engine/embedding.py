@@ -91,9 +91,7 @@ class PendingEmbedder:
     def _embed(self, batch: Sequence[Pending]) -> int:
         results = embed_documents(self._embedder, [item.content for item in batch])
         ready = [
-            (item, result.vector)
-            for item, result in zip(batch, results, strict=True)
-            if result.vector is not None
+            (item, result.vector) for item, result in zip(batch, results, strict=True) if result.vector is not None
         ]
         if len(ready) < len(batch):
             reason = next(r.notice.message for r in results if r.notice is not None)

@@ -46,9 +46,7 @@ class Exporter:
             scope = _continuing(scope, base)
         with self._storage.snapshot(scope) as snapshot:
             if base is not None and base.epoch != snapshot.epoch:
-                raise Refused(
-                    "`after` was exported from another history of this database", hint="make a full export"
-                )
+                raise Refused("`after` was exported from another history of this database", hint="make a full export")
             return self._write(target, scope, snapshot, base)
 
     def _write(
@@ -107,9 +105,7 @@ def _base(after: str | Path | IO[bytes], scope: Scope) -> Begin:
     if filters:
         raise Refused("`after` was filtered, so it cannot be continued", hint="make a full export")
     if covered is not None and covered != scope.user_id:
-        raise Refused(
-            "`after` covers another user", hint="name the user it was made for, or make a full export"
-        )
+        raise Refused("`after` covers another user", hint="name the user it was made for, or make a full export")
     return begin
 
 

@@ -58,9 +58,7 @@ class LineSource:
                 try:
                     line = stream.readline(MAX_LINE_BYTES + 1)
                 except _DAMAGED as error:
-                    raise FileDamaged(
-                        f"line {number}: cannot be decompressed ({error})", line=number
-                    ) from error
+                    raise FileDamaged(f"line {number}: cannot be decompressed ({error})", line=number) from error
                 if len(line) > MAX_LINE_BYTES:
                     raise FormatError(f"line {number}: longer than {MAX_LINE_BYTES:,} bytes", line=number)
                 if not line:

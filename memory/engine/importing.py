@@ -32,14 +32,10 @@ class Importer:
 
     def __init__(self, storage: Storage, embedder: Embedder, clock: Clock) -> None:
         self._storage, self._embedder, self._clock = storage, embedder, clock
-        self._counts = dict.fromkeys(
-            ("created", "merged", "unchanged", "reembedded", "deferred", "rejected"), 0
-        )
+        self._counts = dict.fromkeys(("created", "merged", "unchanged", "reembedded", "deferred", "rejected"), 0)
         self._rejected: list[RejectedLine] = []
 
-    def run(
-        self, source: str | Path | IO[bytes], *, user_id: str | None, progress: Progress | None
-    ) -> ImportReport:
+    def run(self, source: str | Path | IO[bytes], *, user_id: str | None, progress: Progress | None) -> ImportReport:
         """See ``MemoryProvider.import_memories``."""
         only = None if user_id is None else normalise.identifier(user_id, "user_id")
         with LineSource(source) as file:
@@ -90,11 +86,7 @@ class Importer:
     def _usable(self, record: Record) -> Vector | None:
         """The record's vector if it is one of our model: same name, same dimension, finite, not zero."""
         vector = record.vector
-        if (
-            vector is None
-            or record.model != self._embedder.name
-            or vector.shape != (self._embedder.dimension,)
-        ):
+        if vector is None or record.model != self._embedder.name or vector.shape != (self._embedder.dimension,):
             return None
         length = float(np.linalg.norm(vector))
         if not np.isfinite(length) or length == 0.0:
@@ -133,9 +125,7 @@ def _inspect(file: LineSource) -> tuple[bool, int]:
     if "stamps" in data or data.get("kind") is not None:
         raise FormatError("line 1: the begin line is missing: the file is cut at its start")
     if "content" not in data and data.get("status") != "deleted":
-        raise FormatError(
-            "line 1: neither a begin line nor a memory", hint="export files start with a begin line"
-        )
+        raise FormatError("line 1: neither a begin line nor a memory", hint="export files start with a begin line")
     return False, sum(1 for _ in file.lines())
 
 

@@ -134,7 +134,7 @@ class StorageProvider(MemoryProvider):
         return self._insert(user_id, admitted, fresh_ids=fresh) if admitted else []
 
     def update_memory(
-        self, memory_id: str, *, user_id: str, expected_version: str | None = None, **changes: Any
+        self, /, memory_id: str, *, user_id: str, expected_version: str | None = None, **changes: Any
     ) -> Memory:
         """See :class:`~memory.core.provider.MemoryProvider`."""
         user_id = self._ready(user_id)
@@ -142,7 +142,8 @@ class StorageProvider(MemoryProvider):
         if expected_version is not None and not isinstance(expected_version, str):
             raise InvalidValue("expected_version", "must be the string that a memory's `version` holds")
         admitted = admit_changes(changes)
-        text, notices = None, ()
+        text: NewText | None = None
+        notices: tuple[Notice, ...] = ()
         if "content" in admitted.scalars:
             content = admitted.scalars["content"]
             embedded = self._embed([content])[0]
@@ -248,9 +249,7 @@ class StorageProvider(MemoryProvider):
     ) -> ImportReport:
         """See :class:`~memory.core.provider.MemoryProvider`."""
         self._check_open()
-        report = Importer(self._storage, self._embedder, self._clock).run(
-            source, user_id=user_id, progress=progress
-        )
+        report = Importer(self._storage, self._embedder, self._clock).run(source, user_id=user_id, progress=progress)
         if report.deferred:
             self._backlog.wake()
         return report
@@ -309,9 +308,7 @@ class StorageProvider(MemoryProvider):
             return self._embedder.embed_query(text), ()
         except EmbeddingError as error:
             logger.warning("recall goes by words alone: %s", error.message)
-            notice = Notice(
-                "recalled_by_words", f"the query could not be embedded: {error.message}", error.hint
-            )
+            notice = Notice("recalled_by_words", f"the query could not be embedded: {error.message}", error.hint)
             return None, (notice,)
 
     def _insert(self, user_id: str, items: Sequence[Admitted], *, fresh_ids: bool) -> list[Memory]:
@@ -382,15 +379,11 @@ class StorageProvider(MemoryProvider):
 
 def _admit_item(index: int, item: NewMemory, now: int) -> Admitted:
     if not isinstance(item, NewMemory):
-        raise InvalidValue(
-            f"memories[{index}]", f"must be a NewMemory, not {type(item).__name__}", item=index
-        )
+        raise InvalidValue(f"memories[{index}]", f"must be a NewMemory, not {type(item).__name__}", item=index)
     try:
         return admit_new(item, now=now)
     except InvalidValue as error:
-        raise InvalidValue(
-            f"memories[{index}].{error.field}", error.problem, hint=error.hint, item=index
-        ) from error
+        raise InvalidValue(f"memories[{index}].{error.field}", error.problem, hint=error.hint, item=index) from error
 
 
 def _known(memory_id: object) -> str:

@@ -96,9 +96,7 @@ class Scope:
     @property
     def complete(self) -> bool:
         """Whether every change of the users covered is in it, so that a later export can continue."""
-        return not (
-            self.statuses or self.tags or self.created_from is not None or self.created_to is not None
-        )
+        return not (self.statuses or self.tags or self.created_from is not None or self.created_to is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +163,7 @@ class Storage(Protocol):
     def fetch(self, user_id: str, memory_ids: Sequence[str]) -> dict[str, Stored]:
         """Live memories by id; missing ones are left out."""
 
-    def list_page(
-        self, user_id: str, where: Filter, *, limit: int, before: tuple[int, str] | None
-    ) -> list[Stored]:
+    def list_page(self, user_id: str, where: Filter, *, limit: int, before: tuple[int, str] | None) -> list[Stored]:
         """Newest first by (created_at descending, id ascending), after the position ``before``."""
 
     def candidates(self, user_id: str, query: Query, where: Filter) -> list[Candidate]:

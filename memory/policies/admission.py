@@ -16,9 +16,7 @@ from memory.policies.importance import default_importance
 
 OPERATORS: Final = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "exists")
 _ORDERED: Final = ("gt", "gte", "lt", "lte")
-_UUID: Final = re.compile(
-    r"(?:urn:uuid:)?\{?[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?", re.ASCII
-)
+_UUID: Final = re.compile(r"(?:urn:uuid:)?\{?[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +105,7 @@ def admit_changes(changes: Mapping[str, Any]) -> Changes:
     """Check and normalise the keyword arguments of ``update_memory``."""
     unknown = sorted(changes.keys() - _CHANGEABLE.keys())
     if unknown:
-        raise InvalidValue(
-            unknown[0], "cannot be changed", hint=f"what can be: {', '.join(sorted(_CHANGEABLE))}"
-        )
+        raise InvalidValue(unknown[0], "cannot be changed", hint=f"what can be: {', '.join(sorted(_CHANGEABLE))}")
     out: dict[str, Any] = {}
     scalars: dict[str, Any] = {}
     for name, value in changes.items():

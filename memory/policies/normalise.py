@@ -128,9 +128,7 @@ def tags(value: object, field: str) -> frozenset[str]:
         cleaned.add(text)
     cleaned.discard("")
     if len(cleaned) > limits.MAX_TAGS:
-        raise InvalidValue(
-            field, f"{len(cleaned):,} tags, the limit is {limits.MAX_TAGS}", limit=limits.MAX_TAGS
-        )
+        raise InvalidValue(field, f"{len(cleaned):,} tags, the limit is {limits.MAX_TAGS}", limit=limits.MAX_TAGS)
     return frozenset(cleaned)
 
 
@@ -158,9 +156,7 @@ def json_object(value: Mapping[Any, Any], field: str, depth: int = 0) -> dict[st
     for key, item in value.items():
         name = clean_text(key, f"{field} key", max_bytes=limits.MAX_METADATA_BYTES)
         if name in cleaned:
-            raise InvalidValue(
-                field, f"two keys become {name!r:.80} once NUL and lone surrogates are replaced"
-            )
+            raise InvalidValue(field, f"two keys become {name!r:.80} once NUL and lone surrogates are replaced")
         cleaned[name] = json_value(item, f"{field}.{name:.80}", depth + 1)
     return cleaned
 

@@ -81,9 +81,7 @@ def lexical_score(matched: Iterable[int], idf: Sequence[float], *, length: int, 
     return min(1.0, math.fsum(idf[i] for i in matched) / total * length_norm(length, mean_length))
 
 
-def relevance(
-    cosine: float | None, lexical: float, *, floor: float, semantic_share: float, has_terms: bool
-) -> float:
+def relevance(cosine: float | None, lexical: float, *, floor: float, semantic_share: float, has_terms: bool) -> float:
     """Absolute relevance in [0, 1]: it does not depend on the other candidates, so thresholds mean something.
 
     ``floor`` is the cosine that unrelated texts reach with the embedding model. A query without a single term

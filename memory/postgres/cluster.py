@@ -105,9 +105,7 @@ def create(directory: Path, account: Account | None, binaries: Path, *, sync: bo
 def _require_version(data: Path) -> None:
     marker = data / "PG_VERSION"
     if not marker.exists():
-        raise StoreError(
-            f"{data} is not a Postgres data directory", hint="move it away or choose another directory"
-        )
+        raise StoreError(f"{data} is not a Postgres data directory", hint="move it away or choose another directory")
     version = marker.read_text().strip()
     if version != MAJOR_VERSION:
         raise SchemaMismatch(

@@ -52,7 +52,7 @@ _TRANSLATION: Final[tuple[tuple[type[BaseException], type[StoreError]], ...]] = 
     (errors.IntegrityError, IntegrityFailure),
     (errors.Error, StoreError),
 )
-_HINTS: Final = {SchemaMismatch: "run `memory db upgrade`"}
+_HINTS: Final[dict[type[StoreError], str]] = {SchemaMismatch: "run `memory db upgrade`"}
 
 
 @contextmanager

@@ -125,9 +125,7 @@ def _read_whole_tables(connection: Db) -> None:
 
 
 def _lock_users(connection: Db, users: Sequence[str]) -> None:
-    connection.execute(
-        "SELECT FROM sync_user WHERE user_id = ANY(%s) ORDER BY user_id FOR UPDATE", [list(users)]
-    )
+    connection.execute("SELECT FROM sync_user WHERE user_id = ANY(%s) ORDER BY user_id FOR UPDATE", [list(users)])
 
 
 def _lock_memories(connection: Db, offenders: str, users: Sequence[str]) -> None:
@@ -266,7 +264,6 @@ def _rewrite(connection: Db, user_id: str, memory_id: Any) -> int:
         return 0
     right = document_terms(row[0])
     return connection.execute(
-        "UPDATE memories SET length = %s, terms = array_to_tsvector(%s)"
-        " WHERE user_id = %s AND memory_id = %s",
+        "UPDATE memories SET length = %s, terms = array_to_tsvector(%s) WHERE user_id = %s AND memory_id = %s",
         [right.length, lexemes(user_id, right.terms), user_id, memory_id],
     ).rowcount

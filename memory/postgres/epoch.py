@@ -31,6 +31,4 @@ def adopt_epoch(database: Database) -> None:
             return  # another process was faster
         if recorded is not None:
             logger.warning("this database is a copy of another one: it gets an epoch of its own")
-        connection.execute(
-            "UPDATE sync_meta SET epoch = %s, origin = %s", [secrets.token_hex(8), actual]
-        )
+        connection.execute("UPDATE sync_meta SET epoch = %s, origin = %s", [secrets.token_hex(8), actual])

@@ -97,6 +97,4 @@ def _comparison(where: Where, held: str, operator: str, wanted: Any) -> str:
     else:
         number = Decimal(repr(wanted)) if isinstance(wanted, float) else Decimal(wanted)
         kind, left, right = "number", f"({held} #>> '{{}}')::numeric", f"{where.bind(number)}::numeric"
-    return (
-        f"CASE WHEN jsonb_typeof({held}) = '{kind}' THEN {left} {_OPERATORS[operator]} {right} ELSE false END"
-    )
+    return f"CASE WHEN jsonb_typeof({held}) = '{kind}' THEN {left} {_OPERATORS[operator]} {right} ELSE false END"

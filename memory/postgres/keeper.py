@@ -173,9 +173,7 @@ class Keeper:
     acts on what they report. Nothing is polled, so an idle keeper costs no time.
     """
 
-    def __init__(
-        self, directory: Path, sockets: Path, command: list[str], user: int | None, group: int | None
-    ) -> None:
+    def __init__(self, directory: Path, sockets: Path, command: list[str], user: int | None, group: int | None) -> None:
         self._directory = directory
         self._sockets = sockets
         self._command = command
@@ -196,10 +194,13 @@ class Keeper:
             started = time.monotonic()
             server.launch(self._command, self._user, self._group)
             self._report(server.wait, "exited")
-            if self._events.get() != "exited":
+            abandoned = self._events.get() != "exited"
+            if abandoned:
                 self._stop(server)
-                return 0
+            # Before the keeper's own lock goes: a server's lock without a keeper means a server to adopt.
             server.close()
+            if abandoned:
+                return 0
             if not self._worth_restarting(server, time.monotonic() - started):
                 return 1
 

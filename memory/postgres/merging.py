@@ -89,9 +89,7 @@ class _UserPage:
     @staticmethod
     def _due(item: Incoming, before: _Held | None, state: State) -> bool:
         fits = item.vector is not None and item.state.value("content") == state.value("content")
-        kept = (
-            before is not None and not before.due and before.state.value("content") == state.value("content")
-        )
+        kept = before is not None and not before.due and before.state.value("content") == state.value("content")
         return not (fits or kept)
 
     def _next_rev(self) -> int:
@@ -120,9 +118,7 @@ class _UserPage:
         elif state.value("content") == row.state.value("content"):
             self._created[item.memory_id] = replace(row, state=state)
         else:
-            self._created[item.memory_id] = replace(
-                row, state=state, terms=item.terms or _NO_TERMS, vector=item.vector
-            )
+            self._created[item.memory_id] = replace(row, state=state, terms=item.terms or _NO_TERMS, vector=item.vector)
 
     def _overwrite(self, item: Incoming, before: State, state: State, *, due: bool) -> None:
         if state.deleted is not None:

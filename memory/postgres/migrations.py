@@ -31,18 +31,12 @@ def script_location() -> Path:
     for place in (_PACKAGE / "migrations", _PACKAGE.parent / "alembic"):
         if (place / "env.py").is_file():
             return place
-    raise Unsupported(
-        "the migrations are missing from this installation", hint="install nightingale-memory again"
-    )
+    raise Unsupported("the migrations are missing from this installation", hint="install nightingale-memory again")
 
 
 def head() -> str:
     """The revision that this program works with."""
-    heads = [
-        revision
-        for revision in _scripts().get_revisions("heads")
-        if revision is not None and BRANCH in revision.branch_labels
-    ]
+    heads = [revision for revision in _scripts().get_revisions("heads") if BRANCH in revision.branch_labels]
     return heads[0].revision
 
 
@@ -63,9 +57,7 @@ def check(conninfo: str) -> None:
     if at == head():
         return
     if at is None:
-        raise SchemaMismatch(
-            "the database has no memory schema yet", hint=f"run `{UPGRADE_COMMAND}`", current=at
-        )
+        raise SchemaMismatch("the database has no memory schema yet", hint=f"run `{UPGRADE_COMMAND}`", current=at)
     if at not in {script.revision for script in _scripts().walk_revisions()}:
         raise SchemaMismatch(
             f"the database schema ({at}) is newer than this program ({head()})",

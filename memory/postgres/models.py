@@ -18,9 +18,7 @@ logger = logging.getLogger(__name__)
 REEMBED_COMMAND: Final = "memory db reembed"
 _BATCH: Final = 64
 
-_CURRENT = (
-    """SELECT e.model_id, e.name, e.dimension FROM sync_meta s JOIN embedding_models e USING (model_id)"""
-)
+_CURRENT = """SELECT e.model_id, e.name, e.dimension FROM sync_meta s JOIN embedding_models e USING (model_id)"""
 _MISSING = """SELECT m.user_id, m.memory_id::text, m.content FROM memories m
     WHERE NOT EXISTS (SELECT FROM memory_vectors v WHERE v.user_id = m.user_id
         AND v.memory_id = m.memory_id AND v.model_id = %(model)s)
@@ -141,9 +139,7 @@ def put_vectors(connection: Db, vectors: Sequence[tuple[Pending, Vector]], *, mo
     return stored
 
 
-def reembed(
-    database: Database, embedder: Embedder, *, progress: Callable[[int, int], None] = lambda done, total: None
-) -> int:
+def reembed(database: Database, embedder: Embedder, *, progress: Callable[[int, int], None] = lambda *_: None) -> int:
     """Embed every memory with ``embedder`` and make it the database's model. Returns how many were embedded.
 
     Until the last moment the old model stays the current one and recall goes on. An interrupted run resumes
@@ -158,15 +154,15 @@ def reembed(
         total = (connection.execute("SELECT count(*) FROM memories").fetchone() or (0,))[0]
     done = 0
     while True:
-        done += _embed_missing(
-            database, embedder, model_id, lambda n, before=done: progress(before + n, total)
-        )
+        done = _embed_missing(database, embedder, model_id, done, lambda n: progress(n, total))
         if _switch(database, model_id):
             return done
 
 
-def _embed_missing(database: Database, embedder: Embedder, model_id: int, step: Callable[[int], None]) -> int:
-    done, position = 0, ("", "")
+def _embed_missing(
+    database: Database, embedder: Embedder, model_id: int, done: int, step: Callable[[int], None]
+) -> int:
+    position = ("", "")
     while True:
         with database.connection() as connection:
             user, memory_id = position if position[0] else (None, None)
@@ -189,9 +185,7 @@ def _switch(database: Database, model_id: int) -> bool:
         connection.execute("SELECT FROM sync_meta FOR UPDATE")
         # Writers finish their transactions before this lock is granted, and wait for the commit after it.
         connection.execute("LOCK TABLE memories IN SHARE ROW EXCLUSIVE MODE")
-        missing = connection.execute(
-            _MISSING, {"model": model_id, "user": None, "id": None, "limit": 1}
-        ).fetchone()
+        missing = connection.execute(_MISSING, {"model": model_id, "user": None, "id": None, "limit": 1}).fetchone()
         if missing is not None:
             return False
         connection.execute("UPDATE sync_meta SET model_id = %s", [model_id])

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-import numpy as np
 from psycopg.types.json import Jsonb
 
 from memory.core.ports import Vector

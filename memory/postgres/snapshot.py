@@ -85,9 +85,7 @@ def _records(connection: Db, scope: Scope, *, model_id: int, model: str) -> Iter
         f"SELECT t.memory_id::text, t.user_id, t.stamp, t.rev FROM memory_tombstones t {joined}"
         f" WHERE {where} ORDER BY t.user_id, t.memory_id"
     )
-    for memory_id, user_id, stamp, rev in _stream(
-        connection, "tombstones", statement, {**base, **where.params}
-    ):
+    for memory_id, user_id, stamp, rev in _stream(connection, "tombstones", statement, {**base, **where.params}):
         head = {"kind": KIND, "memory_id": memory_id, "user_id": user_id, "status": "deleted"}
         yield {**head, "stamps": {"deleted": stamp}, "rev": rev}
 
@@ -117,9 +115,7 @@ def _live_where(scope: Scope) -> Where:
     return where
 
 
-def _stream(
-    connection: Db, name: str, statement: str, params: Mapping[str, Any]
-) -> Iterator[tuple[Any, ...]]:
+def _stream(connection: Db, name: str, statement: str, params: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     with connection.cursor(name, binary=True) as cursor:
         cursor.itersize = _ROWS_AT_A_TIME
         cursor.execute(statement, params)
@@ -154,6 +150,4 @@ def _record(row: tuple[Any, ...], model: str) -> dict[str, Any]:
 
 def _base64(sent: bytes) -> str:
     """From pgvector's binary form (see ``rows.vector_binary``) to the record's."""
-    return base64.b64encode(np.frombuffer(sent, dtype=">f4", offset=4).astype("<f4").tobytes()).decode(
-        "ascii"
-    )
+    return base64.b64encode(np.frombuffer(sent, dtype=">f4", offset=4).astype("<f4").tobytes()).decode("ascii")

@@ -36,9 +36,7 @@ from memory.postgres.tables import central
 class PostgresStorage:
     """See :class:`~memory.engine.storage.Storage`."""
 
-    def __init__(
-        self, database: Database, clock: Clock, *, model_id: int, model: str, dimension: int
-    ) -> None:
+    def __init__(self, database: Database, clock: Clock, *, model_id: int, model: str, dimension: int) -> None:
         self._database, self._clock = database, clock
         self._model_id, self._model, self._dimension = model_id, model, dimension
 
@@ -97,9 +95,7 @@ class PostgresStorage:
             ).fetchall()
         return {row[0]: read_state(row) for row in rows}
 
-    def list_page(
-        self, user_id: str, where: Filter, *, limit: int, before: tuple[int, str] | None
-    ) -> list[Stored]:
+    def list_page(self, user_id: str, where: Filter, *, limit: int, before: tuple[int, str] | None) -> list[Stored]:
         """See ``Storage``. Each status is read in order from the index, and the heads are merged."""
         conditions = Where()
         conditions.add("m.user_id = {}", user_id)

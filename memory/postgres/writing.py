@@ -74,9 +74,7 @@ def _drawn(row: Any) -> Drawn:
     return Drawn(rev, Stamp(ms, counter, epoch))
 
 
-def insert_one(
-    connection: Db, user_id: str, draft: Draft, *, now: int, model_id: int, dimension: int
-) -> Stored:
+def insert_one(connection: Db, user_id: str, draft: Draft, *, now: int, model_id: int, dimension: int) -> Stored:
     """Insert one memory with a fresh id in a single statement: one round trip, one commit."""
     due = draft.vector is None
     params = {
@@ -119,17 +117,12 @@ def insert_many(
         for i, draft in enumerate(drafts)
     ]
     copy_rows(connection, rows, model_id=model_id)
-    return [
-        Stored(memory_id=row.memory_id, user_id=user_id, state=row.state, version=str(row.rev))
-        for row in rows
-    ]
+    return [Stored(memory_id=row.memory_id, user_id=user_id, state=row.state, version=str(row.rev)) for row in rows]
 
 
 def _refuse_used(connection: Db, user_id: str, drafts: Sequence[Draft]) -> None:
     ids = [UUID(draft.memory_id) for draft in drafts]
-    twice = (
-        {memory_id for memory_id in ids if ids.count(memory_id) > 1} if len(set(ids)) < len(ids) else set()
-    )
+    twice = {memory_id for memory_id in ids if ids.count(memory_id) > 1} if len(set(ids)) < len(ids) else set()
     used = connection.execute(
         "SELECT memory_id FROM memories WHERE user_id = %(user)s AND memory_id = ANY(%(ids)s)"
         " UNION ALL SELECT memory_id FROM memory_tombstones WHERE user_id = %(user)s AND memory_id = ANY(%(ids)s)",
@@ -185,9 +178,7 @@ def change(
     return Stored(memory_id=memory_id, user_id=user_id, state=state, version=str(drawn.rev))
 
 
-def write_state(
-    connection: Db, user_id: str, memory_id: str, state: State, *, rev: int, before: State
-) -> None:
+def write_state(connection: Db, user_id: str, memory_id: str, state: State, *, rev: int, before: State) -> None:
     """Overwrite a live memory's registers, its tags, and what its vector rows repeat of it."""
     key = {"user": user_id, "id": UUID(memory_id)}
     connection.execute(
@@ -226,9 +217,7 @@ def write_state(
         )
 
 
-def write_text(
-    connection: Db, user_id: str, memory_id: str, text: NewText, state: State, *, model_id: int
-) -> None:
+def write_text(connection: Db, user_id: str, memory_id: str, text: NewText, state: State, *, model_id: int) -> None:
     """Replace what is derived from content: terms and vector. Vectors of the old content go, of all models."""
     key = {"user": user_id, "id": UUID(memory_id)}
     connection.execute(

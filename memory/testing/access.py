@@ -45,19 +45,18 @@ class AccessTests(SuiteBase):
 
     def test_accesses_from_many_threads_are_counted_exactly(self, store: StorageProvider) -> None:
         added = store.add_memory("green tea", user_id="u")
+
+        def recall_and_sometimes_flush(i: int) -> None:
+            store.recall("tea", user_id="u")
+            if i % 5 == 0:
+                store.flush()
+
         with ThreadPoolExecutor(8) as threads:
-            list(
-                threads.map(
-                    lambda i: (store.recall("tea", user_id="u"), store.flush() if i % 5 == 0 else None),
-                    range(60),
-                )
-            )
+            list(threads.map(recall_and_sometimes_flush, range(60)))
         store.flush()
         assert store.get_memory(added.memory_id, user_id="u").access_count == 60
 
-    def test_a_memory_deleted_before_its_access_is_written_stays_deleted(
-        self, store: StorageProvider
-    ) -> None:
+    def test_a_memory_deleted_before_its_access_is_written_stays_deleted(self, store: StorageProvider) -> None:
         added = store.add_memory("green tea", user_id="u")
         store.recall("tea", user_id="u")
         store.delete_memory(added.memory_id, user_id="u")

@@ -45,9 +45,7 @@ class AddingTests(SuiteBase):
         important = store.add_memory("short", user_id="u", metadata={"explicit_important": True})
         assert important.importance == 1.0
 
-    def test_times_are_accepted_as_seconds_milliseconds_and_aware_datetimes(
-        self, store: StorageProvider
-    ) -> None:
+    def test_times_are_accepted_as_seconds_milliseconds_and_aware_datetimes(self, store: StorageProvider) -> None:
         moment = datetime(2026, 3, 1, 12, tzinfo=UTC)
         milliseconds = int(moment.timestamp() * 1000)
         for given in (moment, milliseconds, milliseconds // 1000, moment.isoformat()):

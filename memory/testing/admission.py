@@ -9,7 +9,7 @@ import pytest
 
 from memory.core.errors import InvalidValue, NotFound, UsageError
 from memory.engine.provider import StorageProvider
-from memory.testing.base import SuiteBase, everything
+from memory.testing.base import Check, SuiteBase, everything
 
 BAD_ADDITIONS: list[tuple[str, dict[str, Any]]] = [
     ("content", {"content": ""}),
@@ -60,7 +60,7 @@ class AdmissionTests(SuiteBase):
         with pytest.raises(InvalidValue) as caught:
             store.add_memory(**{"content": "fine", "user_id": "u", **arguments})
         assert caught.value.field.startswith(field)
-        assert field.split("[")[0] in str(caught.value)
+        assert field.split("[", maxsplit=1)[0] in str(caught.value)
         assert store.stats().memories_by_status == {}
 
     def test_nul_and_lone_surrogates_are_replaced_in_every_text(self, store: StorageProvider) -> None:
@@ -118,7 +118,7 @@ class AdmissionTests(SuiteBase):
     @pytest.mark.parametrize("user_id", ["", " ", None, 5])
     def test_every_verb_refuses_a_missing_user(self, store: StorageProvider, user_id: Any) -> None:
         kept = store.add_memory("kept", user_id="u")
-        calls = [
+        calls: list[Check] = [
             lambda: store.recall("q", user_id=user_id),
             lambda: store.list_memories(user_id=user_id),
             lambda: store.get_memory(kept.memory_id, user_id=user_id),

@@ -61,9 +61,7 @@ def everything(store: MemoryProvider, user_id: str) -> list[Memory]:
     found: list[Memory] = []
     cursor: str | None = None
     while True:
-        page = store.list_memories(
-            user_id=user_id, filters={"statuses": ALL_STATUSES}, limit=100, cursor=cursor
-        )
+        page = store.list_memories(user_id=user_id, filters={"statuses": ALL_STATUSES}, limit=100, cursor=cursor)
         found.extend(page.items)
         cursor = page.next_cursor
         if cursor is None:

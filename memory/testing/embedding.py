@@ -12,7 +12,6 @@ from memory.core.errors import EmbeddingError, EmbeddingInvalid, EmbeddingReject
 from memory.core.model import NewMemory
 from memory.core.ports import Vector, Vectors
 from memory.embedding.hashing import HashingEmbedder
-from memory.engine.provider import StorageProvider
 from memory.testing.base import OpenStore, SuiteBase, contents
 
 

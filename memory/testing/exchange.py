@@ -21,12 +21,8 @@ from memory.testing.base import DAY, NOW, OpenStore, SuiteBase, everything
 
 def filled(store: StorageProvider) -> list[Memory]:
     """A bit of everything: languages, users, tags, edits, accesses, an archived and a deleted memory."""
-    store.add_memory(
-        "项目代号叫夜莺 🐦", user_id="甲", tags=["项目", "a"], metadata={"n": 1, "x": {"y": [None, 2.5]}}
-    )
-    edited = store.add_memory(
-        "Prefers tea", user_id="甲", memory_type="preference", tags=["gone"], metadata={"old": 1}
-    )
+    store.add_memory("项目代号叫夜莺 🐦", user_id="甲", tags=["项目", "a"], metadata={"n": 1, "x": {"y": [None, 2.5]}})
+    edited = store.add_memory("Prefers tea", user_id="甲", memory_type="preference", tags=["gone"], metadata={"old": 1})
     store.update_memory(
         edited.memory_id, user_id="甲", content="Prefers coffee", tags=["drink"], remove_metadata=["old"]
     )
@@ -80,9 +76,7 @@ class ExchangeTests(SuiteBase):
             == source.recall("夜莺", user_id="甲", top_k=1)[0].relevance
         )
 
-    def test_the_compressed_files_are_what_their_names_say(
-        self, store: StorageProvider, tmp_path: Path
-    ) -> None:
+    def test_the_compressed_files_are_what_their_names_say(self, store: StorageProvider, tmp_path: Path) -> None:
         filled(store)
         for suffix, decompress in (
             (".gz", gzip.decompress),
@@ -165,9 +159,7 @@ class ExchangeTests(SuiteBase):
         assert target.stats().pending_embeddings == 0
         assert target.recall("Prefers coffee", user_id="甲", top_k=1)[0].relevance == pytest.approx(1.0)
 
-    def test_an_export_replaces_its_target_only_when_complete(
-        self, store: StorageProvider, tmp_path: Path
-    ) -> None:
+    def test_an_export_replaces_its_target_only_when_complete(self, store: StorageProvider, tmp_path: Path) -> None:
         path = tmp_path / "export.jsonl"
         path.write_text("precious")
         filled(store)
@@ -180,9 +172,7 @@ class ExchangeTests(SuiteBase):
         source.add_many([NewMemory(content=f"n{i}") for i in range(2_500)], user_id="u")
         steps: list[tuple[int, int]] = []
         target = open_store("other")
-        target.import_memories(
-            io.BytesIO(exported(source)), progress=lambda done, total: steps.append((done, total))
-        )
+        target.import_memories(io.BytesIO(exported(source)), progress=lambda done, total: steps.append((done, total)))
         assert steps[-1] == (2_500, 2_500)
         assert len(steps) > 1
         assert [done for done, _ in steps] == sorted({done for done, _ in steps})
@@ -237,7 +227,7 @@ class ExchangeTests(SuiteBase):
         assert "upgrade" in caught.value.hint
 
     def test_fields_of_a_later_version_are_kept_and_passed_on(self, open_store: OpenStore) -> None:
-        line = {
+        line: dict[str, Any] = {
             "kind": "memory",
             "memory_id": "0c8f3f9e-6d0b-4c57-9e0f-0d9c3b1a2f10",
             "user_id": "u",

@@ -12,15 +12,9 @@ from memory.engine.provider import StorageProvider
 from memory.testing.base import DAY, NOW, SuiteBase
 
 MEMORIES = {
-    "a": NewMemory(
-        content="alpha tea", memory_type="fact", importance=0.2, tags=["x"], created_at=NOW - 3 * DAY
-    ),
-    "b": NewMemory(
-        content="beta tea", memory_type="event", importance=0.5, tags=["x", "y"], created_at=NOW - 2 * DAY
-    ),
-    "c": NewMemory(
-        content="gamma tea", memory_type="preference", importance=0.9, tags=["项目"], created_at=NOW - DAY
-    ),
+    "a": NewMemory(content="alpha tea", memory_type="fact", importance=0.2, tags=["x"], created_at=NOW - 3 * DAY),
+    "b": NewMemory(content="beta tea", memory_type="event", importance=0.5, tags=["x", "y"], created_at=NOW - 2 * DAY),
+    "c": NewMemory(content="gamma tea", memory_type="preference", importance=0.9, tags=["项目"], created_at=NOW - DAY),
     "d": NewMemory(content="delta tea", memory_type="summary", source_session="s-1", created_at=NOW),
 }
 METADATA: dict[str, dict[str, Any]] = {
@@ -131,8 +125,7 @@ class FilterTests(SuiteBase):
         recalled = {names[hit.memory.memory_id] for hit in store.recall("tea", user_id="u", filters=filters)}
         listed = {names[m.memory_id] for m in store.list_memories(user_id="u", filters=filters).items}
         typed = {
-            names[hit.memory.memory_id]
-            for hit in store.recall("tea", user_id="u", filters=RecallFilter(**filters))
+            names[hit.memory.memory_id] for hit in store.recall("tea", user_id="u", filters=RecallFilter(**filters))
         }
         assert recalled == listed == typed == set(expected)
 
@@ -140,14 +133,10 @@ class FilterTests(SuiteBase):
     def test_metadata_is_compared_by_type(
         self, store: StorageProvider, conditions: dict[str, Any], expected: set[str]
     ) -> None:
-        store.add_many(
-            [NewMemory(content=name, metadata=meta) for name, meta in METADATA.items()], user_id="u"
-        )
+        store.add_many([NewMemory(content=name, metadata=meta) for name, meta in METADATA.items()], user_id="u")
         filters = {"metadata": conditions}
         listed = {memory.content for memory in store.list_memories(user_id="u", filters=filters).items}
-        recalled = {
-            hit.memory.content for hit in store.recall("anything", user_id="u", filters=filters, top_k=50)
-        }
+        recalled = {hit.memory.content for hit in store.recall("anything", user_id="u", filters=filters, top_k=50)}
         assert listed == recalled == expected
 
     @pytest.mark.parametrize("filters", REFUSED, ids=lambda value: str(value)[:50])
@@ -166,14 +155,11 @@ class FilterTests(SuiteBase):
         wanted = store.add_memory("完全无关的一句话", user_id="u", tags=["live"])
         for filters in ({"tags_any": ["live"]}, {"metadata": {"v": {"exists": False}}, "tags_all": ["live"]}):
             assert [
-                hit.memory.memory_id
-                for hit in store.recall("green tea", user_id="u", filters=filters, top_k=2)
+                hit.memory.memory_id for hit in store.recall("green tea", user_id="u", filters=filters, top_k=2)
             ] == [wanted.memory_id]
 
     def test_one_live_memory_among_many_archived_ones_is_found(self, store: StorageProvider) -> None:
         for memory in store.add_many([NewMemory(content="green tea") for _ in range(120)], user_id="u"):
             store.archive_memory(memory.memory_id, user_id="u")
         wanted = store.add_memory("black coffee", user_id="u")
-        assert [hit.memory.memory_id for hit in store.recall("green tea", user_id="u", top_k=2)] == [
-            wanted.memory_id
-        ]
+        assert [hit.memory.memory_id for hit in store.recall("green tea", user_id="u", top_k=2)] == [wanted.memory_id]

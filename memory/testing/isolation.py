@@ -54,9 +54,7 @@ class IsolationTests(SuiteBase):
         store.add_memory("shared words, text of a", user_id="a", tags=["t"])
         store.add_memory("shared words, text of b", user_id="b", tags=["t"])
         assert [hit.memory.user_id for hit in store.recall("shared words", user_id="a")] == ["a"]
-        assert [m.user_id for m in store.list_memories(user_id="a", filters={"tags_any": ["t"]}).items] == [
-            "a"
-        ]
+        assert [m.user_id for m in store.list_memories(user_id="a", filters={"tags_any": ["t"]}).items] == ["a"]
         target = io.BytesIO()
         assert store.export_memories(target, user_id="a").memories == 1
         assert b"text of b" not in target.getvalue()
@@ -81,9 +79,7 @@ class IsolationTests(SuiteBase):
             store.add_memory(f"memory of {name!r}", user_id=name)
         for name in names:
             assert [m.content for m in everything(store, name)] == [f"memory of {name!r}"]
-            assert [hit.memory.content for hit in store.recall("memory", user_id=name)] == [
-                f"memory of {name!r}"
-            ]
+            assert [hit.memory.content for hit in store.recall("memory", user_id=name)] == [f"memory of {name!r}"]
 
     def test_an_empty_user_never_means_everyone(self, store: StorageProvider) -> None:
         store.add_memory("kept", user_id="a")

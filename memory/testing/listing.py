@@ -33,9 +33,7 @@ class ListingTests(SuiteBase):
             assert seen == expected
 
     def test_a_listing_survives_changes_between_its_pages(self, store: StorageProvider) -> None:
-        added = store.add_many(
-            [NewMemory(content=f"n{i}", created_at=NOW - i * 1_000) for i in range(20)], user_id="u"
-        )
+        added = store.add_many([NewMemory(content=f"n{i}", created_at=NOW - i * 1_000) for i in range(20)], user_id="u")
         first = store.list_memories(user_id="u", limit=10)
         store.delete_memory(added[9].memory_id, user_id="u")
         store.delete_memory(added[15].memory_id, user_id="u")

@@ -27,9 +27,7 @@ class RecallTests(SuiteBase):
     """``recall``."""
 
     @pytest.mark.parametrize(("query", "expected"), LANGUAGES)
-    def test_a_word_finds_its_memory_in_any_language(
-        self, open_store: OpenStore, query: str, expected: str
-    ) -> None:
+    def test_a_word_finds_its_memory_in_any_language(self, open_store: OpenStore, query: str, expected: str) -> None:
         store = open_store(semantic_share=0.0)
         store.add_many([NewMemory(content=text) for _, text in LANGUAGES], user_id="u")
         hits = store.recall(query, user_id="u", filters={"min_relevance": 0.01})
@@ -44,10 +42,7 @@ class RecallTests(SuiteBase):
 
     def test_results_are_ordered_by_score_and_show_its_parts(self, store: StorageProvider) -> None:
         store.add_many(
-            [
-                NewMemory(content=f"budget meeting {i}", importance=i / 10, created_at=NOW - i * DAY)
-                for i in range(10)
-            ],
+            [NewMemory(content=f"budget meeting {i}", importance=i / 10, created_at=NOW - i * DAY) for i in range(10)],
             user_id="u",
         )
         hits = store.recall("budget", user_id="u")
@@ -74,9 +69,7 @@ class RecallTests(SuiteBase):
         store.add_memory("完全不同的话题", user_id="u")
         every = store.recall("nightingale project", user_id="u")
         assert len(every) == 2
-        strict = store.recall(
-            "nightingale project", user_id="u", filters={"min_relevance": every[0].relevance}
-        )
+        strict = store.recall("nightingale project", user_id="u", filters={"min_relevance": every[0].relevance})
         assert contents(strict) == ["the nightingale project"]
 
     def test_equal_scores_are_ordered_newer_first_then_by_id(self, open_store: OpenStore) -> None:
@@ -87,9 +80,7 @@ class RecallTests(SuiteBase):
         expected = sorted(added, key=lambda memory: (-memory.created_at, memory.memory_id))
         assert [hit.memory for hit in store.recall("same text", user_id="u")] == expected
 
-    def test_newer_and_more_important_memories_win_among_equally_relevant_ones(
-        self, store: StorageProvider
-    ) -> None:
+    def test_newer_and_more_important_memories_win_among_equally_relevant_ones(self, store: StorageProvider) -> None:
         store.add_memory("tea in the morning", user_id="u", created_at=NOW - 60 * DAY, importance=0.5)
         store.add_memory("tea in the morning", user_id="u", created_at=NOW, importance=0.5)
         store.add_memory("tea in the morning", user_id="u", created_at=NOW - 60 * DAY, importance=1.0)
@@ -102,9 +93,7 @@ class RecallTests(SuiteBase):
 
     def test_recency_does_not_outvote_relevance(self, store: StorageProvider) -> None:
         store.add_memory("项目代号叫夜莺", user_id="u", created_at=NOW - 300 * DAY)
-        store.add_many(
-            [NewMemory(content=f"今天天气不错 {i}", created_at=NOW - i) for i in range(40)], user_id="u"
-        )
+        store.add_many([NewMemory(content=f"今天天气不错 {i}", created_at=NOW - i) for i in range(40)], user_id="u")
         assert contents(store.recall("项目代号是什么", user_id="u", top_k=1)) == ["项目代号叫夜莺"]
 
     def test_stored_importance_can_rank_instead_of_the_faded_one(self, open_store: OpenStore) -> None:
@@ -147,8 +136,6 @@ class RecallTests(SuiteBase):
     def test_writes_are_seen_by_the_next_recall(self, store: StorageProvider) -> None:
         for i in range(20):
             added = store.add_memory(f"fact number {i}", user_id="u")
-            assert added.memory_id in [
-                hit.memory.memory_id for hit in store.recall(f"fact {i}", user_id="u", top_k=30)
-            ]
+            assert added.memory_id in [hit.memory.memory_id for hit in store.recall(f"fact {i}", user_id="u", top_k=30)]
             store.delete_memory(added.memory_id, user_id="u")
             assert store.recall(f"fact {i}", user_id="u", top_k=30) == []

@@ -95,15 +95,11 @@ class UpdatingTests(SuiteBase):
 
     def test_of_two_updates_on_one_version_one_wins(self, store: StorageProvider) -> None:
         added = store.add_memory("m", user_id="u")
-        first = store.update_memory(
-            added.memory_id, user_id="u", content="one", expected_version=added.version
-        )
+        first = store.update_memory(added.memory_id, user_id="u", content="one", expected_version=added.version)
         with pytest.raises(Conflict):
             store.update_memory(added.memory_id, user_id="u", content="two", expected_version=added.version)
         assert store.get_memory(added.memory_id, user_id="u") == first
-        again = store.update_memory(
-            added.memory_id, user_id="u", content="two", expected_version=first.version
-        )
+        again = store.update_memory(added.memory_id, user_id="u", content="two", expected_version=first.version)
         assert again.content == "two"
 
     def test_racing_updates_on_one_version_have_one_winner(self, store: StorageProvider) -> None:
@@ -111,9 +107,7 @@ class UpdatingTests(SuiteBase):
 
         def attempt(i: int) -> bool:
             try:
-                store.update_memory(
-                    added.memory_id, user_id="u", content=f"{i}", expected_version=added.version
-                )
+                store.update_memory(added.memory_id, user_id="u", content=f"{i}", expected_version=added.version)
             except Conflict:
                 return False
             return True
@@ -166,9 +160,7 @@ class UpdatingTests(SuiteBase):
         assert archived.status is Status.ARCHIVED
         assert store.archive_memory(added.memory_id, user_id="u") == archived
         assert store.recall("cat", user_id="u") == []
-        assert contents(store.recall("cat", user_id="u", filters={"statuses": ["archived"]})) == [
-            "the cat sleeps"
-        ]
+        assert contents(store.recall("cat", user_id="u", filters={"statuses": ["archived"]})) == ["the cat sleeps"]
         store.update_memory(added.memory_id, user_id="u", status="active")
         assert contents(store.recall("cat", user_id="u")) == ["the cat sleeps"]
 

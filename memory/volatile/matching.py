@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from collections.abc import Callable
+from typing import Any, Final
 
 from memory.core.state import State
 from memory.policies.admission import Condition, Filter
+
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    name: getattr(operator, python)
+    for name, python in {"eq": "eq", "ne": "ne", "gt": "gt", "gte": "ge", "lt": "lt", "lte": "le"}.items()
+}
 
 
 def matches(state: State, where: Filter) -> bool:
@@ -26,25 +33,18 @@ def matches(state: State, where: Filter) -> bool:
 
 
 def _holds(metadata: dict[str, Any], condition: Condition) -> bool:
-    wanted, operator = condition.value, condition.operator
+    wanted, comparison = condition.value, condition.operator
     present = condition.key in metadata
-    if operator == "exists":
+    if comparison == "exists":
         return present is wanted
     if not present:
         return False
     held = metadata[condition.key]
-    if operator == "in":
+    if comparison == "in":
         return any(_kind(held) == _kind(item) and held == item for item in wanted)
     if _kind(held) != _kind(wanted):
         return False
-    return {
-        "eq": lambda: held == wanted,
-        "ne": lambda: held != wanted,
-        "gt": lambda: held > wanted,
-        "gte": lambda: held >= wanted,
-        "lt": lambda: held < wanted,
-        "lte": lambda: held <= wanted,
-    }[operator]()  # type: ignore[no-any-return]  # comparisons of equal JSON kinds give bool
+    return bool(_COMPARISONS[comparison](held, wanted))
 
 
 def _kind(value: Any) -> str:

@@ -126,9 +126,7 @@ class VolatileStorage:
             live = dict(self._user(user_id).live())
             return {key: self._stored(user_id, key) for key in memory_ids if key in live}
 
-    def list_page(
-        self, user_id: str, where: Filter, *, limit: int, before: tuple[int, str] | None
-    ) -> list[Stored]:
+    def list_page(self, user_id: str, where: Filter, *, limit: int, before: tuple[int, str] | None) -> list[Stored]:
         """See ``Storage``."""
         with self._lock:
             found = [

@@ -134,9 +134,7 @@ def bulk(server: EmbeddedServer, folder: Path) -> list[dict[str, Any]]:
     """add_many, export and import of 20,000 memories against COPY of the same values."""
     bench = Bench(server, "bulk")
     texts = sentences(20_000, seed=5)
-    items = [
-        memory.NewMemory(content=text, tags=["bench"], metadata={"i": i}) for i, text in enumerate(texts)
-    ]
+    items = [memory.NewMemory(content=text, tags=["bench"], metadata={"i": i}) for i, text in enumerate(texts)]
     start = time.perf_counter()
     for at in range(0, len(items), 1_000):
         bench.store.add_many(items[at : at + 1_000], user_id="bulk")
@@ -166,9 +164,7 @@ def bulk(server: EmbeddedServer, folder: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run everything."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--provider", choices=["centre"], default="centre")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", choices=["recall_500", "recall_5000", "add", "bulk"])

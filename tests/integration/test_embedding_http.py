@@ -230,9 +230,7 @@ def test_a_retry_after_beyond_the_waiting_time_gives_up_at_once(
     assert waits == []
 
 
-def test_attempts_are_bounded_for_each_request(
-    service: Service, embedder: HttpEmbedder, waits: list[float]
-) -> None:
+def test_attempts_are_bounded_for_each_request(service: Service, embedder: HttpEmbedder, waits: list[float]) -> None:
     service.otherwise = fails(503)
     with pytest.raises(EmbeddingUnavailable) as caught:
         embedder.embed_documents(["a"])
@@ -260,9 +258,7 @@ def test_a_service_that_is_not_there_is_unavailable(make: Make, waits: list[floa
 
 
 @pytest.mark.parametrize("trouble", [stays_silent, drips])
-def test_a_service_that_does_not_finish_in_time_is_unavailable(
-    service: Service, make: Make, trouble: Reply
-) -> None:
+def test_a_service_that_does_not_finish_in_time_is_unavailable(service: Service, make: Make, trouble: Reply) -> None:
     service.otherwise = trouble
     started = time.monotonic()
     with pytest.raises(EmbeddingUnavailable, match=r"within 0\.2 s"):

@@ -109,9 +109,7 @@ def test_every_index_must_be_there_once(
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>login</html>", b"[1]", b"{" * 100_000, b"\xff", b"null"])
-def test_an_answer_that_is_no_json_object_is_refused(
-    service: Service, embedder: HttpEmbedder, body: bytes
-) -> None:
+def test_an_answer_that_is_no_json_object_is_refused(service: Service, embedder: HttpEmbedder, body: bytes) -> None:
     service.script = [lambda handler, _: handler.send(200, body)]
     with pytest.raises(EmbeddingInvalid, match="without a list of vectors"):
         embedder.embed_query("a")
@@ -145,9 +143,7 @@ def test_a_service_that_refuses_everything_blames_no_item(service: Service, embe
     assert len(service.requests) == 4  # four, two and one of them, then a harmless text
 
 
-def test_a_batch_that_is_only_too_large_is_halved_and_succeeds(
-    service: Service, embedder: HttpEmbedder
-) -> None:
+def test_a_batch_that_is_only_too_large_is_halved_and_succeeds(service: Service, embedder: HttpEmbedder) -> None:
     def at_most_two(handler: Handler, texts: list[str]) -> None:
         (good if len(texts) <= 2 else fails(413))(handler, texts)
 

@@ -56,9 +56,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     max_leaves=8,
 )
 
-alike_values = st.sampled_from(
-    [True, 1, 1.0, False, 0, 0.0, None, "", "1", [], {}, [1], [True], {"a": 1}, {"a": 1.0}]
-)
+alike_values = st.sampled_from([True, 1, 1.0, False, 0, 0.0, None, "", "1", [], {}, [1], [True], {"a": 1}, {"a": 1.0}])
 """Values that Python's ``==`` or a careless encoding takes for one another."""
 
 writers = st.sampled_from(["0", "5f3a", "a", "b"]) | st.text("0123456789abcdefz", min_size=1, max_size=32)
@@ -70,9 +68,7 @@ stamps = st.builds(
     writer=writers,
 )
 
-few_stamps = st.builds(
-    Stamp, ms=st.integers(0, 1), counter=st.integers(0, 1), writer=st.sampled_from(["a", "b"])
-)
+few_stamps = st.builds(Stamp, ms=st.integers(0, 1), counter=st.integers(0, 1), writer=st.sampled_from(["a", "b"]))
 """So few that equal stamps with different values, which only a forger writes, are common."""
 
 
@@ -120,9 +116,7 @@ def full_states(draw: st.DrawFn) -> State:
         scalars = {name: Register(common, register.value) for name, register in scalars.items()}
     return State(
         scalars=scalars,
-        tags=draw(
-            st.dictionaries(texts(min_size=1, max_size=8), st.builds(Register, some_stamps, st.booleans()))
-        ),
+        tags=draw(st.dictionaries(texts(min_size=1, max_size=8), st.builds(Register, some_stamps, st.booleans()))),
         metadata=draw(
             st.dictionaries(
                 texts(max_size=8), st.builds(Register, some_stamps, json_values | st.just(ABSENT)), max_size=4
@@ -160,9 +154,7 @@ def exact(state: State) -> str:
     """A state written out so that True, 1 and 1.0, which are equal in Python, differ."""
 
     def written(registers: Any) -> dict[str, Any]:
-        return {
-            key: [str(r.stamp), "ABSENT" if r.value is ABSENT else [r.value]] for key, r in registers.items()
-        }
+        return {key: [str(r.stamp), "ABSENT" if r.value is ABSENT else [r.value]] for key, r in registers.items()}
 
     parts = {
         "scalars": written(state.scalars),

@@ -41,9 +41,7 @@ BEGIN = Begin(
     revisions={"u-42": 17, "张三": 2},
     after={"epoch": "5f3a", "revisions": {"u-42": 3}},
 )
-RECORDS = [
-    {"kind": "memory", "content": content, "rev": rev} for rev, content in enumerate(["夜莺", "tea", 'a"\n'])
-]
+RECORDS = [{"kind": "memory", "content": content, "rev": rev} for rev, content in enumerate(["夜莺", "tea", 'a"\n'])]
 LINES = list(frame(BEGIN, map(encode_line, RECORDS)))
 STREAM = b"".join(LINES)
 Read = tuple[Begin, int, str, list[bytes]]
@@ -280,9 +278,7 @@ def test_a_begin_line_is_recognised_by_its_kind(line: bytes) -> None:
     assert is_begin(line)
 
 
-@pytest.mark.parametrize(
-    "line", [b"", b"\n", b"[]", b'"begin"', b'{"kind":"memory"}', b"\x1f\x8b", LINES[0][:-5]]
-)
+@pytest.mark.parametrize("line", [b"", b"\n", b"[]", b'"begin"', b'{"kind":"memory"}', b"\x1f\x8b", LINES[0][:-5]])
 def test_any_other_line_is_not(line: bytes) -> None:
     assert not is_begin(line)
 

@@ -60,9 +60,7 @@ def test_a_version_merged_a_second_time_changes_nothing(a: State, b: State) -> N
 
 @MANY
 @given(st.lists(states(), min_size=1, max_size=5), st.data())
-def test_any_order_and_any_repetition_of_the_same_versions_ends_equal(
-    seen: list[State], data: st.DataObject
-) -> None:
+def test_any_order_and_any_repetition_of_the_same_versions_ends_equal(seen: list[State], data: st.DataObject) -> None:
     other = data.draw(st.permutations(seen + data.draw(st.lists(st.sampled_from(seen), max_size=4))))
     assert folded(seen) == folded(other)
 
@@ -121,9 +119,7 @@ def test_a_deletion_absorbs_everything_however_old_it_is(a: State, when: Stamp) 
 @MANY
 @given(stamps, stamps, alike_values, alike_values)
 def test_the_larger_stamp_wins_whatever_the_values(one: Stamp, two: Stamp, value: Any, other: Any) -> None:
-    joined = merge(
-        State(scalars={"content": Register(one, value)}), State(scalars={"content": Register(two, other)})
-    )
+    joined = merge(State(scalars={"content": Register(one, value)}), State(scalars={"content": Register(two, other)}))
     if one != two:
         assert joined.scalars["content"].value is (value if one > two else other)
     assert joined.scalars["content"].stamp == max(one, two)
@@ -182,12 +178,8 @@ def test_edits_to_different_fields_tags_and_keys_all_survive() -> None:
         tags={"drink": Register(early, value=True)},
         metadata={"x": Register(early, 1)},
     )
-    here = merge(
-        base, State(scalars={"content": Register(late, "coffee")}, tags={"hot": Register(late, value=True)})
-    )
-    there = merge(
-        base, State(tags={"drink": Register(late, value=False)}, metadata={"x": Register(late, ABSENT)})
-    )
+    here = merge(base, State(scalars={"content": Register(late, "coffee")}, tags={"hot": Register(late, value=True)}))
+    there = merge(base, State(tags={"drink": Register(late, value=False)}, metadata={"x": Register(late, ABSENT)}))
     joined = merge(here, there)
     assert joined.value("content") == "coffee"
     assert joined.value("importance") == 0.5

@@ -142,9 +142,7 @@ def test_a_key_with_a_meaning_of_its_own_never_becomes_a_field(state: State, nam
 def test_a_memory_whose_plain_record_has_a_deleted_column_survives_export_after_an_edit() -> None:
     data = {"memory_id": "m", "user_id": "u", "content": "tea", "created_at": 1_733_000_000_000, "deleted": 0}
     scalars = decode_record(data).state.scalars
-    complete = dict.fromkeys(
-        ("memory_type", "importance", "status", "source_session"), Register(Stamp(1, 0, "a"), 0)
-    )
+    complete = dict.fromkeys(("memory_type", "importance", "status", "source_session"), Register(Stamp(1, 0, "a"), 0))
     edited = Register(Stamp(1_800_000_000_000, 0, "a"), "coffee")
     state = State(scalars={**complete, **scalars, "content": edited})
     assert through_text(Record(memory_id="m", user_id="u", state=state)).state.value("content") == "coffee"
@@ -169,9 +167,7 @@ def test_the_written_form_is_the_documented_one() -> None:
     values = {"content": "夜莺", "memory_type": "fact", "importance": 0.7, "status": "active"}
     scalars = {k: Register(stamp, v) for k, v in {**values, "source_session": None, "created_at": 5}.items()}
     scalars["importance"] = Register(Stamp(1_733_000_009_000, 2, "5f3a"), 0.7)
-    state = State(
-        scalars=scalars, tags={"project": Register(stamp, value=True)}, accesses={"5f3a": 2, "c": 1}
-    )
+    state = State(scalars=scalars, tags={"project": Register(stamp, value=True)}, accesses={"5f3a": 2, "c": 1})
     vector = np.array([1.0, -0.5], dtype=np.float32)
     record = Record(memory_id="m", user_id="u", state=state, vector=vector, model="hashing-v1-2", rev=17)
     assert encode_record(record) == {
@@ -271,8 +267,7 @@ def test_every_column_is_taken() -> None:
         "bge-large-zh",
     )
     assert {name: r.value for name, r in state.scalars.items()} == {
-        name: PLAIN[name]
-        for name in ("content", "memory_type", "importance", "created_at", "status", "source_session")
+        name: PLAIN[name] for name in ("content", "memory_type", "importance", "created_at", "status", "source_session")
     }
     assert state.present_tags() == ("project",)
     assert state.last_access == 1_733_000_002_000
@@ -284,9 +279,7 @@ def test_every_column_is_taken() -> None:
 
 @SOME
 @given(
-    st.fixed_dictionaries(
-        {"content": texts(min_size=1), "created_at": st.integers(0, 10**13)}, optional=PLAIN_OPTIONAL
-    )
+    st.fixed_dictionaries({"content": texts(min_size=1), "created_at": st.integers(0, 10**13)}, optional=PLAIN_OPTIONAL)
 )
 def test_reading_it_twice_gives_equal_states_and_merging_them_changes_nothing(data: dict[str, Any]) -> None:
     first, second = decode_record(data).state, decode_record(data).state

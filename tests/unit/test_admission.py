@@ -1,4 +1,4 @@
-"""Admission of a new memory: refused by the name of a field, or brought into the form that stores agree on."""
+"""Admission of a new memory: refused by the name of a field, or put into the form that stores agree on."""
 
 from __future__ import annotations
 
@@ -201,9 +201,7 @@ CLEAN = "ab\ufffdc\ufffdd"
     ],
     ids=lambda value: ascii(value)[:50],
 )
-def test_nul_goes_and_a_lone_surrogate_becomes_a_replacement_character(
-    fields: dict[str, Any], expected: Any
-) -> None:
+def test_nul_goes_and_a_lone_surrogate_becomes_a_replacement_character(fields: dict[str, Any], expected: Any) -> None:
     (name,) = fields
     changes = admitted(**fields).changes
     held = {**changes.scalars, "tags": changes.add_tags, "metadata": changes.metadata}

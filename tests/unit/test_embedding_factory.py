@@ -27,9 +27,7 @@ def test_the_bundled_model_is_the_default() -> None:
     ("spec", "dimension", "expected"),
     [("hashing", None, 64), ("hashing:128", None, 128), ("hashing", 32, 32), ("hashing:32", 32, 32)],
 )
-def test_hashing_takes_its_dimension_from_either_place(
-    spec: str, dimension: int | None, expected: int
-) -> None:
+def test_hashing_takes_its_dimension_from_either_place(spec: str, dimension: int | None, expected: int) -> None:
     embedder = embedder_from(spec, dimension=dimension)
     assert isinstance(embedder, HashingEmbedder)
     assert embedder.dimension == expected

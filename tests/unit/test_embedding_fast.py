@@ -116,9 +116,7 @@ def test_close_forgets_the_model_and_a_later_call_loads_it_again(stand_in: type[
     assert len(stand_in.made) == 2
 
 
-@pytest.mark.parametrize(
-    "failure", [ValueError("Could not load model from any source."), OSError("disk full")]
-)
+@pytest.mark.parametrize("failure", [ValueError("Could not load model from any source."), OSError("disk full")])
 def test_a_failed_download_can_be_tried_again(stand_in: type[StandIn], failure: Exception) -> None:
     embedder = FastembedEmbedder(MODEL)
     stand_in.failure = failure

@@ -105,9 +105,7 @@ def test_the_character_that_overruns_the_engine_is_spelt_out_first(embedder: Loc
         "ab\n\n \u200b",
     ],
 )
-def test_a_very_long_text_has_the_vector_of_its_first_512_tokens(
-    embedder: LocalEmbedder, sentence: str
-) -> None:
+def test_a_very_long_text_has_the_vector_of_its_first_512_tokens(embedder: LocalEmbedder, sentence: str) -> None:
     text = (sentence * 100_000)[:100_000]
     engine = _Engine.shared()
     started = time.perf_counter()

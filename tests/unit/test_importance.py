@@ -48,9 +48,7 @@ def test_it_equals_the_documents_own_code(memory_type: str, length: int, metadat
         ("a" * 100, "fact", {"explicit_important": True}, 1.0),
     ],
 )
-def test_figures_worked_out_by_hand(
-    content: str, memory_type: str, metadata: dict[str, Any], expected: float
-) -> None:
+def test_figures_worked_out_by_hand(content: str, memory_type: str, metadata: dict[str, Any], expected: float) -> None:
     assert default_importance(content, memory_type, metadata) == expected
 
 

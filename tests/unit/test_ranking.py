@@ -161,9 +161,7 @@ def test_the_score_is_the_documents_formula_over_scaled_relevance() -> None:
     assert best.importance == pytest.approx(faded)
     assert best.recency == pytest.approx(math.exp(-2))
     assert best.score == pytest.approx(0.6 * 1.0 + 0.25 * faded + 0.15 * math.exp(-2), abs=1e-6)
-    assert middle.score == pytest.approx(
-        0.6 * 0.5 + 0.25 * 0.5 * math.exp(-15 / 90) + 0.15 * math.exp(-0.5), abs=1e-6
-    )
+    assert middle.score == pytest.approx(0.6 * 0.5 + 0.25 * 0.5 * math.exp(-15 / 90) + 0.15 * math.exp(-0.5), abs=1e-6)
     assert worst.score == pytest.approx(0.6 * 0.0 + 0.25 * 0.2 + 0.15 * 1.0, abs=1e-6)
 
 
@@ -208,9 +206,7 @@ def test_differences_in_the_last_digits_of_a_float_decide_nothing() -> None:
 
 
 def test_with_weights_one_zero_zero_the_order_is_that_of_relevance() -> None:
-    pairs = [
-        (candidate(f"m{i}", days=i * 40 % 97, importance=i % 7 / 7), (i * 37 % 50) / 50) for i in range(50)
-    ]
+    pairs = [(candidate(f"m{i}", days=i * 40 % 97, importance=i % 7 / 7), (i * 37 % 50) / 50) for i in range(50)]
     found = ranked(*pairs, weights=RELEVANCE_ONLY, top_k=50, pool=50)
     assert [item.relevance for item in found] == sorted((value for _, value in pairs), reverse=True)
     assert found[0].score == 1.0
@@ -226,17 +222,13 @@ def test_cosines_between_seven_and_nine_tenths_do_not_let_recency_decide() -> No
         for name, cosine in cosines.items()
     }
     assert max(unscaled, key=lambda name: unscaled[name]) != "answer"
-    found = ranked(
-        *((candidate(name, days=ages[name]), judged(cosine, floor=0.7)) for name, cosine in cosines.items())
-    )
+    found = ranked(*((candidate(name, days=ages[name]), judged(cosine, floor=0.7)) for name, cosine in cosines.items()))
     assert ids(found)[0] == "answer"
 
 
 def test_importance_and_recency_decide_between_equally_relevant_ones() -> None:
     assert ids(ranked((candidate("old", days=100), 0.5), (candidate("new"), 0.5))) == ["new", "old"]
-    assert ids(
-        ranked((candidate("minor", importance=0.1), 0.5), (candidate("major", importance=0.9), 0.5))
-    ) == [
+    assert ids(ranked((candidate("minor", importance=0.1), 0.5), (candidate("major", importance=0.9), 0.5))) == [
         "major",
         "minor",
     ]

@@ -62,9 +62,7 @@ def cluster_from(stock: Path, directory: Path) -> Iterator[Path]:
     yield directory
     with contextlib.suppress(StoreTimeout):
         eventually(lambda: not processes_below(directory), "no process is left behind")
-        if (directory / "data" / "PG_VERSION").exists() and not (
-            directory / "data" / "postmaster.pid"
-        ).exists():
+        if (directory / "data" / "PG_VERSION").exists() and not (directory / "data" / "postmaster.pid").exists():
             (directory / "data").rename(stock / "data")
 
 

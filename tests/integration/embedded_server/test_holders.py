@@ -84,9 +84,7 @@ def test_opening_and_leaving_in_turns_never_loses_the_server(directory: Path) ->
     assert problems == []
 
 
-def test_a_forked_child_keeps_the_server_until_it_ends(
-    directory: Path, holders: list[subprocess.Popen[str]]
-) -> None:
+def test_a_forked_child_keeps_the_server_until_it_ends(directory: Path, holders: list[subprocess.Popen[str]]) -> None:
     holder = spawn(holders, directory, FORKING_HOLDER)
     url, pid = answer(holder)
     assert holder.wait(timeout=10) == 0

@@ -149,9 +149,7 @@ def test_a_server_started_by_hand_is_left_alone(directory: Path) -> None:
         assert postgres.poll() is None
 
 
-def test_a_killed_initdb_leaves_no_half_made_cluster(
-    base: Path, holders: list[subprocess.Popen[str]]
-) -> None:
+def test_a_killed_initdb_leaves_no_half_made_cluster(base: Path, holders: list[subprocess.Popen[str]]) -> None:
     for attempt in range(10):
         directory = base / str(attempt)
         holder = spawn(holders, directory)

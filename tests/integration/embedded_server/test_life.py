@@ -119,9 +119,7 @@ def test_any_name_will_do_for_the_directory(stock: Path, base: Path, name: str) 
         engine.dispose()
 
 
-def test_a_path_too_long_for_a_socket_still_has_one_server(
-    base: Path, holders: list[subprocess.Popen[str]]
-) -> None:
+def test_a_path_too_long_for_a_socket_still_has_one_server(base: Path, holders: list[subprocess.Popen[str]]) -> None:
     directory = base / ("long" * 50) / "postgres"
     elsewhere = base / "tmp"
     elsewhere.mkdir()
@@ -136,9 +134,7 @@ def test_a_path_too_long_for_a_socket_still_has_one_server(
     assert not sockets.exists()
 
 
-def test_a_socket_directory_that_somebody_else_made_is_refused(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_socket_directory_that_somebody_else_made_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = base / ("long" * 50) / "postgres"
     monkeypatch.setattr(tempfile, "tempdir", str(base))
     trap = open_server(directory).socket_directory
@@ -154,9 +150,7 @@ def test_the_default_directory_is_the_users_own_or_the_machines(monkeypatch: pyt
     assert default_directory().parts[-2:] == ("nightingale-memory", "postgres")
 
 
-def test_a_log_that_has_grown_is_set_aside_at_the_next_start(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_has_grown_is_set_aside_at_the_next_start(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_server(directory):
         pass
     monkeypatch.setattr(embedded, "LOG_LIMIT_BYTES", 1)

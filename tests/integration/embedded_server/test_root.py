@@ -88,9 +88,7 @@ def test_a_parent_that_the_server_cannot_enter_is_named_and_left_alone(base: Pat
 
 
 @root_only
-def test_a_system_without_a_suitable_account_gets_the_way_out(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_without_a_suitable_account_gets_the_way_out(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "PREFERRED_ACCOUNT", "no-such-account")
     monkeypatch.setattr(installation, "OWN_ACCOUNT", "no-such-account-either")
     monkeypatch.setattr(shutil, "which", lambda name: None)

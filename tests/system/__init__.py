@@ -1,0 +1,1 @@
+"""The product from outside: its command, run as people run it."""
