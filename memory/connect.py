@@ -147,8 +147,8 @@ def _on_postgres(
     database = Database(conninfo, pool_size=config.pool_size, timeout=config.connect_timeout)
     try:
         adopt_epoch(database)
-        model_id = adopt_model(database, embedder)
-        storage = PostgresStorage(database, clock, model_id=model_id, model=embedder.name, dimension=embedder.dimension)
+        model_id, dimension = adopt_model(database, embedder)
+        storage = PostgresStorage(database, clock, model_id=model_id, model=embedder.name, dimension=dimension)
         on_close = (lambda: None) if server is None else server.stop
         return StorageProvider(storage, embedder, clock, config.engine_settings(), on_close=on_close)
     except BaseException:

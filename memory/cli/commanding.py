@@ -16,7 +16,7 @@ Bundle = Callable[..., Any]
 """A function whose parameters are options, and whose result is the one value that they make together."""
 
 
-class ClosedPipe(Exception):  # noqa: N818  nothing went wrong here: the reader has seen enough
+class ClosedPipe(Exception):
     """Whoever read the output has gone."""
 
 

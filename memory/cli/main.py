@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -15,7 +16,7 @@ from memory.cli.commanding import ClosedPipe, adapted_callback, show_help_if_alo
 from memory.cli.exits import ExitCode
 from memory.cli.failures import UnexpectedError, report
 from memory.cli.session import Session
-from memory.core.errors import Error, UsageError
+from memory.core.errors import Error, TargetError, UsageError
 from memory.version import __version__
 
 PROGRAM: Final = "memory"
@@ -61,11 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     session.as_json = "--json" in options
     _prepare_streams(as_json=session.as_json)
     try:
-        code = _run(given, session)
-        sys.stdout.flush()
+        return _run(given, session)
     except (BrokenPipeError, ClosedPipe):
-        code = _forget_stdout()
-    return code
+        _forget_stdout()
+        return ExitCode.CLOSED_PIPE
 
 
 def _run(given: Sequence[str], session: Session) -> int:
@@ -73,7 +73,8 @@ def _run(given: Sequence[str], session: Session) -> int:
         result = typer.main.get_command(_build()).main(
             args=list(given), prog_name=PROGRAM, standalone_mode=False, obj=session
         )
-    except ClosedPipe:
+        sys.stdout.flush()
+    except (ClosedPipe, BrokenPipeError):
         raise
     except SystemExit as stopped:
         # Both typer and rich end the process by themselves on a closed pipe, and only then.
@@ -84,6 +85,9 @@ def _run(given: Sequence[str], session: Session) -> int:
         return _failed(_usage_error(error), session)
     except Error as error:
         return _failed(error, session)
+    except OSError as error:
+        _forget_stdout()
+        return _failed(_output_error(error), session)
     except Exception as error:  # noqa: BLE001  the outermost boundary: nobody else would say it in one line
         return _failed(_unexpected(error), session)
     return result if isinstance(result, int) else ExitCode.OK
@@ -104,6 +108,13 @@ def _usage_error(error: Exception) -> UsageError:
     return raised
 
 
+def _output_error(error: OSError) -> TargetError:
+    """Adapters translate the errors of files and sockets: what is left is about stdout."""
+    raised = TargetError(f"{error.filename or 'stdout'}: {error.strerror or error}")
+    raised.__cause__ = error
+    return raised
+
+
 def _unexpected(error: Exception) -> UnexpectedError:
     raised = UnexpectedError(
         f"unexpected {type(error).__name__}: {error}",
@@ -114,16 +125,22 @@ def _unexpected(error: Exception) -> UnexpectedError:
 
 
 def _prepare_streams(*, as_json: bool) -> None:
-    """No text may fail to print: JSON is UTF-8, other text is spelt out where the encoding lacks it."""
+    """No text may fail to print: JSON is UTF-8, other text is spelt out where the encoding lacks it.
+
+    A stream that the caller has closed leads nowhere.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  open to the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
 
 
-def _forget_stdout() -> ExitCode:
-    """Let the interpreter's last flush go nowhere, and end without a word like other tools."""
+def _forget_stdout() -> None:
+    """Let the interpreter's last flush go nowhere: it would fail again, and say so."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return ExitCode.CLOSED_PIPE
 
 
 if __name__ == "__main__":

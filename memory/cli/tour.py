@@ -35,7 +35,7 @@ QUESTIONS: Final = (
 )
 
 
-class Surprise(Exception):  # noqa: N818  the store did not do what it promises
+class Surprise(Exception):
     """A step came out differently from what it must."""
 
 

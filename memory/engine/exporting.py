@@ -18,8 +18,8 @@ from memory.policies import normalise
 class Exporter:
     """Writes one export."""
 
-    def __init__(self, storage: Storage, model: str, dimension: int, clock: Clock) -> None:
-        self._storage, self._model, self._dimension, self._clock = storage, model, dimension, clock
+    def __init__(self, storage: Storage, model: str, clock: Clock) -> None:
+        self._storage, self._model, self._clock = storage, model, clock
         self._memories = self._deletions = 0
 
     def run(
@@ -55,7 +55,7 @@ class Exporter:
         begin = Begin(
             created_at=self._clock.now(),
             model=self._model,
-            dimension=self._dimension,
+            dimension=self._storage.dimension,
             filters=_filters(scope),
             epoch=snapshot.epoch,
             revisions=snapshot.revisions if scope.complete else {},

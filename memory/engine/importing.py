@@ -86,7 +86,7 @@ class Importer:
     def _usable(self, record: Record) -> Vector | None:
         """The record's vector if it is one of our model: same name, same dimension, finite, not zero."""
         vector = record.vector
-        if vector is None or record.model != self._embedder.name or vector.shape != (self._embedder.dimension,):
+        if vector is None or record.model != self._embedder.name or vector.shape != (self._storage.dimension,):
             return None
         length = float(np.linalg.norm(vector))
         if not np.isfinite(length) or length == 0.0:

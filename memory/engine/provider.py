@@ -233,7 +233,7 @@ class StorageProvider(MemoryProvider):
         """See :class:`~memory.core.provider.MemoryProvider`."""
         self._check_open()
         self._accesses.flush()
-        exporter = Exporter(self._storage, self._embedder.name, self._embedder.dimension, self._clock)
+        exporter = Exporter(self._storage, self._embedder.name, self._clock)
         return exporter.run(
             target,
             user_id=user_id,

@@ -131,6 +131,10 @@ class Pending:
 class Storage(Protocol):
     """Every write is one transaction; nothing here calls an embedder or the network beyond the database."""
 
+    @property
+    def dimension(self) -> int:
+        """Length of the vectors that are kept."""
+
     def insert(self, user_id: str, drafts: Sequence[Draft], *, fresh_ids: bool) -> list[Stored]:
         """Write new memories, all or none, in order. ``fresh_ids``: all ids were drawn just now.
 

@@ -13,7 +13,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, pool
+from sqlalchemy import Connection, create_engine, pool, text
 from sqlalchemy.exc import DBAPIError
 
 from memory.core.errors import SchemaMismatch, StoreTimeout, Unsupported
@@ -21,6 +21,8 @@ from memory.postgres.database import require_conninfo, translated
 
 BRANCH: Final = "central"
 UPGRADE_COMMAND: Final = "memory db upgrade"
+VECTOR_EXTENSION: Final = "vector"
+VECTOR_TYPE: Final = "vector"
 _LOCK: Final = 0x6E69676874696E67  # "nighting": the advisory lock that one migrating host holds
 _POLL_SECONDS: Final = 0.05
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
@@ -170,10 +172,10 @@ def _migration_lock(connection: Connection, timeout: float) -> Iterator[None]:
 
 def _require_vector(connection: Connection) -> None:
     """Make sure of the vector type before any table is made."""
-    installed = connection.exec_driver_sql("SELECT to_regtype('vector') IS NOT NULL").scalar()
+    installed = connection.execute(text("SELECT to_regtype(:type) IS NOT NULL"), {"type": VECTOR_TYPE}).scalar()
     if not installed:
-        available = connection.exec_driver_sql(
-            "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
+        available = connection.execute(
+            text("SELECT count(*) FROM pg_available_extensions WHERE name = :name"), {"name": VECTOR_EXTENSION}
         ).scalar()
         if not available:
             raise Unsupported(

@@ -26,10 +26,10 @@ _MISSING = """SELECT m.user_id, m.memory_id::text, m.content FROM memories m
     ORDER BY m.user_id, m.memory_id LIMIT %(limit)s"""
 
 
-def adopt_model(database: Database, embedder: Embedder) -> int:
+def adopt_model(database: Database, embedder: Embedder) -> tuple[int, int]:
     """Check at open that the embedder is the one whose vectors are here; an empty database takes any.
 
-    Returns the id of the model.
+    Returns the id of the model and its dimension.
 
     Raises:
         ModelMismatch: memories of another model are here; says both names and the command to run.
@@ -39,7 +39,7 @@ def adopt_model(database: Database, embedder: Embedder) -> int:
         current = connection.execute(_CURRENT).fetchone()
     dimension = _dimension(embedder, current)
     if current is not None and (embedder.name, dimension) == (current[1], current[2]):
-        return int(current[0])
+        return int(current[0]), dimension
     with database.transaction() as connection:
         connection.execute("SELECT FROM sync_meta FOR UPDATE")
         current = connection.execute(_CURRENT).fetchone()
@@ -47,7 +47,7 @@ def adopt_model(database: Database, embedder: Embedder) -> int:
             _refuse_if_used(connection, embedder, dimension, current)
         model_id = _register(connection, embedder.name, dimension)
         connection.execute("UPDATE sync_meta SET model_id = %s", [model_id])
-    return model_id
+    return model_id, dimension
 
 
 def _dimension(embedder: Embedder, current: tuple[int, str, int] | tuple[object, ...] | None) -> int:

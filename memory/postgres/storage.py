@@ -38,7 +38,7 @@ class PostgresStorage:
 
     def __init__(self, database: Database, clock: Clock, *, model_id: int, model: str, dimension: int) -> None:
         self._database, self._clock = database, clock
-        self._model_id, self._model, self._dimension = model_id, model, dimension
+        self._model_id, self._model, self.dimension = model_id, model, dimension
 
     def insert(self, user_id: str, drafts: Sequence[Draft], *, fresh_ids: bool) -> list[Stored]:
         """See ``Storage``."""
@@ -51,7 +51,7 @@ class PostgresStorage:
                     drafts[0],
                     now=now,
                     model_id=self._model_id,
-                    dimension=self._dimension,
+                    dimension=self.dimension,
                 )
             return [stored]
         with self._database.transaction() as connection:
@@ -115,7 +115,7 @@ class PostgresStorage:
         """See ``Storage``."""
         with self._database.connection() as connection:
             return find_candidates(
-                connection, user_id, query, where, model_id=self._model_id, dimension=self._dimension
+                connection, user_id, query, where, model_id=self._model_id, dimension=self.dimension
             )
 
     def touch(self, touches: Sequence[Touch]) -> None:
@@ -171,7 +171,7 @@ class PostgresStorage:
             accesses=accesses,
             pending_embeddings=waiting,
             embedding_model=self._model,
-            embedding_dimension=self._dimension,
+            embedding_dimension=self.dimension,
             storage_bytes=size if user_id is None else None,
         )
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from pgvector import Vector as PgVector
 from psycopg.types.json import Jsonb
 
-from memory.core.clock import Stamp
+from memory.core.clock import MAX_COUNTER, Stamp
 from memory.core.errors import Conflict, NotFound
 from memory.core.record import encode_stamps
 from memory.core.state import SCALARS, Changes, State, created_state
@@ -23,13 +23,14 @@ from memory.postgres.rows import SELECT_STATE, FullRow, copy_rows, extra_of, rea
 from memory.postgres.terms import lexemes
 
 # (now, 0) if the wall clock has moved on, else the counter plus one: `next_tick` in SQL, held equal by a test.
-_DRAW: Final = """
+_DRAW: Final = f"""
 INSERT INTO sync_user AS s (user_id, rev, hlc_ms, hlc_counter)
 VALUES (%(user)s, %(count)s, %(now)s, 0)
 ON CONFLICT (user_id) DO UPDATE SET
     rev = s.rev + %(count)s,
-    hlc_ms = greatest(s.hlc_ms, %(now)s),
-    hlc_counter = CASE WHEN %(now)s > s.hlc_ms THEN 0 ELSE s.hlc_counter + 1 END
+    hlc_ms = CASE WHEN %(now)s > s.hlc_ms THEN %(now)s
+        WHEN s.hlc_counter < {MAX_COUNTER} THEN s.hlc_ms ELSE s.hlc_ms + 1 END,
+    hlc_counter = CASE WHEN %(now)s <= s.hlc_ms AND s.hlc_counter < {MAX_COUNTER} THEN s.hlc_counter + 1 ELSE 0 END
 RETURNING s.rev, s.hlc_ms, s.hlc_counter, (SELECT epoch FROM sync_meta) AS epoch
 """
 

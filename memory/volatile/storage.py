@@ -69,7 +69,7 @@ class VolatileStorage:
     """See :class:`~memory.engine.storage.Storage`."""
 
     def __init__(self, clock: Clock, *, model: str, dimension: int) -> None:
-        self._clock, self._model, self._dimension = clock, model, dimension
+        self._clock, self._model, self.dimension = clock, model, dimension
         self._users: dict[str, _User] = {}
         self._epoch = uuid.uuid4().hex[:16]
         self._lock = threading.RLock()
@@ -269,7 +269,7 @@ class VolatileStorage:
                 accesses=sum(sum(row.state.accesses.values()) for row in live),
                 pending_embeddings=sum(1 for row in live if row.vector is None),
                 embedding_model=self._model,
-                embedding_dimension=self._dimension,
+                embedding_dimension=self.dimension,
             )
 
     def close(self) -> None:

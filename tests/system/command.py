@@ -61,11 +61,15 @@ class Command:
 
     def __call__(self, *arguments: str, code: int = 0, stdin: str | bytes = b"", **more: str) -> Ran:
         """Run it to its end; ``code`` is how it must end. Never is there a traceback."""
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        ran = _forked([*self.prefix(), *arguments], self.env(**more), data)
+        ran = self.unchecked(*arguments, stdin=stdin, **more)
         assert "Traceback" not in ran.err + ran.raw.decode("utf-8", "replace"), ran.err
         assert ran.code == code, f"{arguments}: {ran.code}\n{ran.raw.decode('utf-8', 'replace')}\n{ran.err}"
         return ran
+
+    def unchecked(self, *arguments: str, stdin: str | bytes = b"", **more: str) -> Ran:
+        """Run it to its end, whatever that is."""
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        return _forked([*self.prefix(), *arguments], self.env(**more), data)
 
     def json(self, *arguments: str, **how: Any) -> Any:
         """Run it with ``--json``; what it answers."""
@@ -115,7 +119,7 @@ def _child(arguments: Sequence[str], environment: Mapping[str, str], paths: Mapp
         os.dup2(os.open(paths[stream], flags, 0o600), number)
     os.environ.clear()
     os.environ.update(environment)
-    sys.stdin = io.TextIOWrapper(io.FileIO(0), encoding="utf-8")  # type: ignore[type-var]
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0)), encoding="utf-8")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w")), encoding="utf-8")
     sys.stderr = io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w")), encoding="utf-8", line_buffering=True)
     sys.exit(main(list(arguments)))

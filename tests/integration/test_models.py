@@ -1,0 +1,150 @@
+"""The embedding model of a database: recorded, checked at open, changed without a pause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+import memory
+from memory.core.errors import EmbeddingUnavailable
+from memory.core.ports import Vectors
+from memory.embedding.hashing import HashingEmbedder
+from memory.postgres.database import Database
+from memory.postgres.models import reembed
+
+
+class Model(HashingEmbedder):
+    """A model by name; may fail after a number of texts."""
+
+    def __init__(self, name: str, dimension: int = 64, *, fail_after: int | None = None) -> None:
+        super().__init__(dimension, name=name)
+        self.left = fail_after
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        if self.left is not None:
+            self.left -= len(texts)
+            if self.left < 0:
+                raise EmbeddingUnavailable("the service went away")
+        return super().embed_documents(texts)
+
+
+def fill(url: str) -> None:
+    with memory.connect(url, embedder=Model("A"), track_access=False) as store:
+        for i in range(150):
+            store.add_memory(f"note {i}", user_id=f"u{i % 3}")
+        for item in store.list_memories(user_id="u0", limit=10).items:
+            store.archive_memory(item.memory_id, user_id="u0")
+
+
+def vectors_by_model(url: str) -> dict[str, int]:
+    with psycopg.connect(url) as connection:
+        return dict(
+            connection.execute(
+                "SELECT name, count(*) FROM memory_vectors JOIN embedding_models USING (model_id) GROUP BY name"
+            ).fetchall()
+        )
+
+
+@pytest.mark.parametrize(("name", "dimension"), [("B", 64), ("A", 16), ("B", 16)])
+def test_another_model_is_refused_at_open_with_both_names_and_the_command(
+    database_url: str, name: str, dimension: int
+) -> None:
+    fill(database_url)
+    with pytest.raises(memory.ModelMismatch) as caught:
+        memory.connect(database_url, embedder=Model(name, dimension))
+    error = caught.value
+    assert (error.stored, error.stored_dimension) == ("A", 64)
+    assert (error.configured, error.configured_dimension) == (name, dimension)
+    for word in ("'A'", "64", f"{name!r}", str(dimension)):
+        assert word in error.message
+    assert "memory db reembed" in error.hint
+    assert vectors_by_model(database_url) == {"A": 150}
+
+
+def test_an_empty_database_takes_any_model(database_url: str) -> None:
+    memory.connect(database_url, embedder=Model("A", 8)).close()
+    with memory.connect(database_url, embedder=Model("B", 16)) as store:
+        store.add_memory("first", user_id="u")
+    assert vectors_by_model(database_url) == {"B": 1}
+    with pytest.raises(memory.ModelMismatch):
+        memory.connect(database_url, embedder=Model("A", 8))
+
+
+def test_reembedding_changes_every_vector_archived_ones_too(database_url: str) -> None:
+    fill(database_url)
+    steps: list[Any] = []
+    database = Database(database_url, pool_size=2, timeout=10)
+    assert reembed(database, Model("B", 32), progress=lambda *step: steps.append(step)) == 150
+    database.close()
+    assert vectors_by_model(database_url) == {"B": 150}
+    assert steps[-1] == (150, 150)
+    with memory.connect(database_url, embedder=Model("B", 32)) as store:
+        assert dict(store.stats().memories_by_status) == {"active": 140, "archived": 10}
+        assert store.recall("note 1", user_id="u1", top_k=1)[0].memory.content == "note 1"
+    with pytest.raises(memory.ModelMismatch):
+        memory.connect(database_url, embedder=Model("A"))
+
+
+def test_an_interrupted_reembedding_keeps_the_old_model_and_resumes(database_url: str) -> None:
+    fill(database_url)
+    database = Database(database_url, pool_size=2, timeout=10)
+    with pytest.raises(EmbeddingUnavailable):
+        reembed(database, Model("B", fail_after=100))
+    assert vectors_by_model(database_url) == {"A": 150, "B": 64}
+    with memory.connect(database_url, embedder=Model("A"), track_access=False) as store:
+        hit = store.recall("note 1", user_id="u1", top_k=1)[0]
+        assert (hit.memory.content, hit.relevance) == ("note 1", pytest.approx(1.0))
+        store.add_memory("added meanwhile", user_id="u1")
+        edited = store.list_memories(user_id="u2", limit=1).items[0]
+        store.update_memory(edited.memory_id, user_id="u2", content="edited meanwhile")
+    counting = Model("B")
+    counting.left = 10_000
+    reembed(database, counting)
+    database.close()
+    assert 10_000 - counting.left <= 151 - 64 + 1
+    assert vectors_by_model(database_url) == {"B": 151}
+    with memory.connect(database_url, embedder=Model("B")) as store:
+        for user, text in (("u1", "added meanwhile"), ("u2", "edited meanwhile")):
+            assert store.recall(text, user_id=user, top_k=1)[0].relevance == pytest.approx(1.0)
+
+
+def test_a_program_with_the_old_model_loses_nothing_after_the_change(database_url: str) -> None:
+    fill(database_url)
+    old = memory.connect(database_url, embedder=Model("A"), retry_interval=3_600)
+    database = Database(database_url, pool_size=2, timeout=10)
+    reembed(database, Model("B"))
+    database.close()
+    old.add_memory("by the old program", user_id="u1")
+    old.add_many([memory.NewMemory(content="a batch of the old program")], user_id="u1")
+    assert vectors_by_model(database_url) == {"B": 150}
+    assert old.recall("old program", user_id="u1", top_k=2)[0].memory.content.endswith("old program")
+    assert old.embed_pending() == 0
+    old.close()
+    with memory.connect(database_url, embedder=Model("B"), retry_interval=3_600) as new:
+        new.embed_pending()
+        assert new.stats().pending_embeddings == 0
+    assert vectors_by_model(database_url) == {"B": 152}
+
+
+def test_a_service_that_is_down_at_open_is_trusted_to_be_the_model_it_was(database_url: str) -> None:
+    fill(database_url)
+
+    class Down(Model):
+        @property
+        def dimension(self) -> int:
+            raise EmbeddingUnavailable("no answer")
+
+        def embed_query(self, text: str) -> Any:
+            raise EmbeddingUnavailable("no answer")
+
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
+            raise EmbeddingUnavailable("no answer")
+
+    with memory.connect(database_url, embedder=Down("A"), retry_interval=3_600) as store:
+        assert store.add_memory("kept", user_id="u1").notices
+        assert store.recall("note 1", user_id="u1", top_k=1)[0].memory.content == "note 1"
+    with pytest.raises(EmbeddingUnavailable):
+        memory.connect(database_url, embedder=Down("another"))
