@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from memory.core.errors import ConfigError
@@ -19,6 +19,12 @@ Days = Annotated[float, Field(gt=0.0, le=100_000.0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0.0, le=86_400.0, allow_inf_nan=False)]
 
 
+def _not_empty(path: Path) -> Path:
+    if path == Path():
+        raise ValueError("must not be empty: that would be the working directory")
+    return path
+
+
 class MemoryConfig(BaseSettings):
     """Settings; each may be given as an argument or in the environment under ``MEMORY_`` and its name.
 
@@ -29,7 +35,7 @@ class MemoryConfig(BaseSettings):
 
     database_url: SecretStr | None = None
     """Where the memories are, in the forms that ``memory.connect`` takes. None: the embedded Postgres."""
-    data_directory: Path | None = None
+    data_directory: Annotated[Path, AfterValidator(_not_empty)] | None = None
     """Of the embedded Postgres. None: the platform's place for application data."""
     embedded_user: str | None = None
     """Account that runs the embedded Postgres when the program itself runs as root."""

@@ -5,6 +5,7 @@ If the server cannot start, the run fails; no test is skipped for want of a data
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ FOLDER = pytest.StashKey[Path]()
 
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("long", max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
-settings.load_profile("quick")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -91,13 +91,13 @@ def global_options(
             "-u",
             metavar="URL",
             help="Where the memories are: postgresql://… or memory://. Without it MEMORY_DATABASE_URL,"
-            " and without that the embedded Postgres.",
+            " and without that the bundled Postgres.",
             rich_help_panel=_GLOBAL,
         ),
     ] = None,
     data_directory: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Of the embedded Postgres.", rich_help_panel=_GLOBAL),
+        typer.Option(metavar="DIR", help="Of the bundled Postgres.", rich_help_panel=_GLOBAL),
     ] = None,
     embedding_model: Annotated[
         str | None,

@@ -115,7 +115,7 @@ def _empty_store(config: MemoryConfig) -> AbstractContextManager[MemoryProvider]
 def _where(config: MemoryConfig) -> str:
     url = url_of(config)
     if url is None:
-        return f"the embedded Postgres, in {embedded_server(config).directory}"
+        return f"the bundled Postgres, in {embedded_server(config).directory}"
     return redacted(url, url)
 
 

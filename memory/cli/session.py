@@ -55,7 +55,7 @@ class Session:
         if self._url is not None and "data_directory" in settings:
             raise UsageError(
                 "--url and --data-directory exclude each other",
-                hint="--data-directory is of the embedded Postgres, --url names another",
+                hint="--data-directory is of the bundled Postgres, --url names another",
             )
         if self._url is not None or "data_directory" in settings:
             # A directory on the command line outdoes a URL in the environment.
@@ -136,7 +136,7 @@ class Session:
 
 
 def url_of(config: MemoryConfig) -> str | None:
-    """The configured URL; None for the embedded Postgres."""
+    """The configured URL; None for the bundled Postgres."""
     return None if config.database_url is None else config.database_url.get_secret_value()
 
 

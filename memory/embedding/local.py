@@ -47,8 +47,8 @@ _SALLALLAHOU_SPELT = "\u0635\u0644\u0649 \u0627\u0644\u0644\u0647 \u0639\u0644\u
 
 _LIBRARY_SUFFIXES = {".so", ".dylib", ".pyd", ".dll"}
 _ALTERNATIVES = (
-    "use another model, for example MEMORY_EMBEDDING=fastembed:BAAI/bge-small-zh-v1.5"
-    " or MEMORY_EMBEDDING=openai:text-embedding-3-small"
+    "use another model, for example MEMORY_EMBEDDING_MODEL=fastembed:BAAI/bge-small-zh-v1.5"
+    " or MEMORY_EMBEDDING_MODEL=openai:text-embedding-3-small"
 )
 
 # First components of the vector of a text with Chinese in it, so that the English and Portuguese

@@ -102,10 +102,9 @@ class Importer:
         ]
         results = embed_documents(self._embedder, [item.content for item in waiting])
         ready = [(w, r.vector) for w, r in zip(waiting, results, strict=True) if r.vector is not None]
-        if ready:
-            self._storage.put_vectors(ready)
-        self._counts["reembedded"] += len(ready)
-        self._counts["deferred"] += len(waiting) - len(ready)
+        stored = self._storage.put_vectors(ready) if ready else 0
+        self._counts["reembedded"] += stored
+        self._counts["deferred"] += len(waiting) - stored
 
     def _reject(self, line: RejectedLine) -> None:
         self._counts["rejected"] += 1

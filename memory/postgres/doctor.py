@@ -19,6 +19,7 @@ from memory.core.text import document_terms
 from memory.postgres import migrations
 from memory.postgres.checks import CHECKS, Check, Mend
 from memory.postgres.database import Database, Db
+from memory.postgres.epoch import adopt_epoch
 from memory.postgres.tables import central
 from memory.postgres.terms import lexemes
 
@@ -77,6 +78,8 @@ def repair(database: Database, *, now: int) -> list[Repaired]:
     with database.connection() as connection:
         if _schema(connection).is_problem:
             return []
+    # Revisions drawn from here on must not continue those of the database that this one is a copy of.
+    adopt_epoch(database)
     done = [Repaired("indexes", _mend_indexes(database))]
     done += [Repaired(check.name, _mend(database, check, check.mend, now)) for check in CHECKS if check.mend]
     done.append(Repaired("terms", _rewrite_terms(database)))

@@ -14,7 +14,7 @@ from memory.core.text import DocumentTerms
 from memory.engine.storage import Incoming, NewText, Outcome
 from memory.postgres.database import Db
 from memory.postgres.rows import SELECT_STATE, FullRow, access_values, copy_rows, read_state
-from memory.postgres.writing import bury, draw, write_state, write_text
+from memory.postgres.writing import bury, draw, is_current_model, write_state, write_text
 
 _NO_TERMS: Final = DocumentTerms(frozenset(), 0)
 
@@ -32,6 +32,8 @@ def merge_page(connection: Db, incoming: Sequence[Incoming], *, now: int, model_
     outcomes: dict[int, Outcome] = {}
     for user_id in sorted({item.user_id for item in incoming}):
         mine = [(i, item) for i, item in enumerate(incoming) if item.user_id == user_id]
+        # Memories in ascending order, too: late vectors (models.put_vectors) lock their rows like that.
+        mine.sort(key=lambda pair: pair[1].memory_id)
         outcomes |= _UserPage(connection, user_id, now=now, model_id=model_id).run(mine)
     return [outcomes[i] for i in range(len(incoming))]
 
@@ -47,6 +49,8 @@ class _UserPage:
         self._created: dict[str, FullRow] = {}
 
     def run(self, items: Sequence[tuple[int, Incoming]]) -> dict[int, Outcome]:
+        if not is_current_model(self._db, self._model_id):
+            items = [(i, replace(item, vector=None)) for i, item in items]
         held = self._load({item.memory_id for _, item in items})
         outcomes = {i: self._join(item, held) for i, item in items}
         copy_rows(self._db, list(self._created.values()), model_id=self._model_id)
@@ -116,7 +120,9 @@ class _UserPage:
             del self._created[item.memory_id]
             bury(self._db, self._user_id, item.memory_id, state.deleted, rev=row.rev)
         elif state.value("content") == row.state.value("content"):
-            self._created[item.memory_id] = replace(row, state=state)
+            fits = item.state.value("content") == state.value("content")
+            vector = item.vector if row.vector is None and fits else row.vector
+            self._created[item.memory_id] = replace(row, state=state, vector=vector)
         else:
             self._created[item.memory_id] = replace(row, state=state, terms=item.terms or _NO_TERMS, vector=item.vector)
 

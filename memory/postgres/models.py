@@ -106,6 +106,9 @@ def put_vectors(connection: Db, vectors: Sequence[tuple[Pending, Vector]], *, mo
     The memory's row is locked while its vector is stored, so that an edit of its content either comes first,
     and the vector is dropped, or comes after, and removes it.
     """
+    known = connection.execute("SELECT FROM embedding_models WHERE model_id = %s FOR KEY SHARE", [model_id]).fetchone()
+    if known is None:
+        return 0  # another program has changed the model; it embeds what waits
     stored = 0
     for item, vector in sorted(vectors, key=lambda pair: (pair[0].user_id, pair[0].memory_id)):
         key = {"user": item.user_id, "id": UUID(item.memory_id), "content": item.content, "model": model_id}

@@ -114,9 +114,7 @@ class PostgresStorage:
     def candidates(self, user_id: str, query: Query, where: Filter) -> list[Candidate]:
         """See ``Storage``."""
         with self._database.connection() as connection:
-            return find_candidates(
-                connection, user_id, query, where, model_id=self._model_id, dimension=self.dimension
-            )
+            return find_candidates(connection, user_id, query, where, model_id=self._model_id, dimension=self.dimension)
 
     def touch(self, touches: Sequence[Touch]) -> None:
         """See ``Storage``. One transaction, users in ascending order like everywhere."""

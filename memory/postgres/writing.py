@@ -6,6 +6,7 @@ has seen revision n has seen all below it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -105,6 +106,7 @@ def insert_many(
     drawn = draw(connection, user_id, now=now, count=len(drafts))
     if not fresh_ids:
         _refuse_used(connection, user_id, drafts)
+    current = is_current_model(connection, model_id)
     first = drawn.rev - len(drafts) + 1
     rows = [
         FullRow(
@@ -112,7 +114,7 @@ def insert_many(
             memory_id=draft.memory_id,
             state=created_state(drawn.stamp, draft.changes),
             terms=draft.terms,
-            vector=draft.vector,
+            vector=draft.vector if current else None,
             rev=first + i,
         )
         for i, draft in enumerate(drafts)
@@ -121,9 +123,19 @@ def insert_many(
     return [Stored(memory_id=row.memory_id, user_id=user_id, state=row.state, version=str(row.rev)) for row in rows]
 
 
+def is_current_model(connection: Db, model_id: int) -> bool:
+    """Whether vectors of the model may be written; stays true until the caller's transaction ends.
+
+    A change of model (``models.reembed``) waits for writers of ``memories``, hence the lock before the look.
+    """
+    connection.execute("LOCK TABLE memories IN ROW EXCLUSIVE MODE")
+    row = connection.execute("SELECT model_id FROM sync_meta").fetchone()
+    return row is not None and row[0] == model_id
+
+
 def _refuse_used(connection: Db, user_id: str, drafts: Sequence[Draft]) -> None:
     ids = [UUID(draft.memory_id) for draft in drafts]
-    twice = {memory_id for memory_id in ids if ids.count(memory_id) > 1} if len(set(ids)) < len(ids) else set()
+    twice = [memory_id for memory_id, times in Counter(ids).items() if times > 1]
     used = connection.execute(
         "SELECT memory_id FROM memories WHERE user_id = %(user)s AND memory_id = ANY(%(ids)s)"
         " UNION ALL SELECT memory_id FROM memory_tombstones WHERE user_id = %(user)s AND memory_id = ANY(%(ids)s)",
@@ -221,6 +233,7 @@ def write_state(connection: Db, user_id: str, memory_id: str, state: State, *, r
 def write_text(connection: Db, user_id: str, memory_id: str, text: NewText, state: State, *, model_id: int) -> None:
     """Replace what is derived from content: terms and vector. Vectors of the old content go, of all models."""
     key = {"user": user_id, "id": UUID(memory_id)}
+    vector = text.vector if is_current_model(connection, model_id) else None
     connection.execute(
         "UPDATE memories SET length = %(length)s, terms = array_to_tsvector(%(lexemes)s), embedding_due = %(due)s"
         " WHERE user_id = %(user)s AND memory_id = %(id)s",
@@ -228,11 +241,11 @@ def write_text(connection: Db, user_id: str, memory_id: str, text: NewText, stat
             **key,
             "length": text.terms.length,
             "lexemes": lexemes(user_id, text.terms.terms),
-            "due": text.vector is None,
+            "due": vector is None,
         },
     )
     connection.execute("DELETE FROM memory_vectors WHERE user_id = %(user)s AND memory_id = %(id)s", key)
-    if text.vector is not None:
+    if vector is not None:
         connection.execute(
             "INSERT INTO memory_vectors"
             " (user_id, memory_id, model_id, status, memory_type, created_at, dimension, embedding)"
@@ -243,8 +256,8 @@ def write_text(connection: Db, user_id: str, memory_id: str, text: NewText, stat
                 "status": state.value("status"),
                 "type": state.value("memory_type"),
                 "created_at": state.value("created_at"),
-                "dimension": len(text.vector),
-                "vector": PgVector(text.vector),
+                "dimension": len(vector),
+                "vector": PgVector(vector),
             },
         )
 

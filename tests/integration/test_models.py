@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,15 +119,20 @@ def test_a_program_with_the_old_model_loses_nothing_after_the_change(database_ur
     reembed(database, Model("B"))
     database.close()
     old.add_memory("by the old program", user_id="u1")
-    old.add_many([memory.NewMemory(content="a batch of the old program")], user_id="u1")
-    assert vectors_by_model(database_url) == {"B": 150}
+    old.add_many([memory.NewMemory(content=f"batch {i} of the old program") for i in range(2)], user_id="u1")
+    edited = old.list_memories(user_id="u2", limit=1).items[0]
+    old.update_memory(edited.memory_id, user_id="u2", content="edited by the old program")
+    target = io.BytesIO()
+    old.export_memories(target, user_id="u1")
+    old.import_memories(io.BytesIO(target.getvalue()))
+    assert vectors_by_model(database_url) == {"B": 149}
     assert old.recall("old program", user_id="u1", top_k=2)[0].memory.content.endswith("old program")
     assert old.embed_pending() == 0
     old.close()
     with memory.connect(database_url, embedder=Model("B"), retry_interval=3_600) as new:
         new.embed_pending()
         assert new.stats().pending_embeddings == 0
-    assert vectors_by_model(database_url) == {"B": 152}
+    assert vectors_by_model(database_url) == {"B": 153}
 
 
 def test_a_service_that_is_down_at_open_is_trusted_to_be_the_model_it_was(database_url: str) -> None:

@@ -171,6 +171,14 @@ def test_key_order_inside_a_value_is_no_difference() -> None:
     assert exact(merge(a, b)) == exact(merge(b, a)) == exact(a)
 
 
+def test_key_order_inside_a_value_does_not_sway_the_choice_between_forged_ones() -> None:
+    for number in range(10):
+        other = State(metadata={"k": Register(STAMP, {"x": 1, "y": number + 3})})
+        one = State(metadata={"k": Register(STAMP, {"x": 1, "y": 2})})
+        same = State(metadata={"k": Register(STAMP, {"y": 2, "x": 1})})
+        assert exact(merge(one, other)) == exact(merge(same, other))
+
+
 def test_edits_to_different_fields_tags_and_keys_all_survive() -> None:
     early, late = Stamp(1, 0, "a"), Stamp(2, 0, "b")
     base = State(

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -50,12 +51,12 @@ def test_the_embedded_database_is_there_for_every_command(directory: Path) -> No
     assert memory("doctor").out.endswith("The database is sound.\n")
 
 
-def test_the_lines_it_prints_for_python_work(
-    empty_database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_it_prints_for_python_work(empty_database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = Command(empty_database_url, ())("quickstart").out
     program = said.split("Next, in Python:\n")[1].splitlines()[:3]
-    exec("\n".join(line.strip() for line in program))
+    names: dict[str, Any] = {}
+    exec("\n".join(line.strip() for line in program), names)
+    names["store"].close()
     assert capsys.readouterr().out == "项目代号叫夜莺\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -172,6 +173,7 @@ def test_a_directory_cannot_be_read(tmp_path: Path) -> None:
 
 
 @ENGINE
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a file")
 def test_a_file_that_opens_and_cannot_be_read_is_a_format_error() -> None:
     with pytest.raises(FormatError, match="cannot be read"):
         lines("/proc/self/mem")
