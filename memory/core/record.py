@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -163,6 +164,8 @@ def _decode_state(data: Mapping[str, Any], stamps: Mapping[str, Any], *, plain: 
         raise FormatError(f"{missing[0]}: is missing")
     scalars = {name: value for name, value in data.items() if name not in _DERIVED}
     tags = data.get("tags") or []
+    if plain and isinstance(tags, str):
+        tags = _json_list(tags)  # the column of the plain table holds JSON text
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise FormatError("tags: must be a list of strings")
     state = decode_stamps(stamps, scalars, tags, _mapping(data.get("metadata") or {}, "metadata"))
@@ -183,6 +186,13 @@ def _plain_stamp(data: Mapping[str, Any]) -> Stamp:
             # The stamp must be one and the same at every import, so seconds are scaled right here.
             return Stamp(round(ms * 1000 if ms < 1e11 else ms), 0, PLAIN_WRITER)
     return Stamp(0, 0, PLAIN_WRITER)
+
+
+def _json_list(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _counts(accesses: Mapping[str, Any]) -> dict[str, int]:

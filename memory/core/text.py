@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Final, NamedTuple
 
 import snowballstemmer
@@ -83,15 +85,22 @@ def _pieces(text: str) -> list[str]:
     return _PIECE.findall("".join(c for c in folded if c < "\u0300" or unicodedata.category(c)[0] != "M"))
 
 
-def _words(pieces: list[str]) -> list[str]:
-    """One term per occurrence, in order; a run of unspaced script gives its pairs (or its only character)."""
-    words: list[str] = []
+def _is_unspaced(piece: str) -> bool:
+    return piece >= "\u0e00" and _UNSPACED_START.match(piece) is not None
+
+
+def _pairs(run: str) -> list[str]:
+    """Overlapping pairs of a run of unspaced script, or its only character."""
+    return [run[i : i + 2] for i in range(len(run) - 1)] or [run]
+
+
+def _words(pieces: list[str]) -> Iterator[str]:
+    """One term per occurrence, in order, made only as far as they are asked for."""
     for piece in pieces:
-        if piece >= "\u0e00" and _UNSPACED_START.match(piece):
-            words.extend([piece[i : i + 2] for i in range(len(piece) - 1)] or [piece])
+        if _is_unspaced(piece):
+            yield from _pairs(piece)
         elif piece not in STOP_WORDS:
-            words.append(_stem(piece[:MAX_TERM_LENGTH]))
-    return words
+            yield _stem(piece[:MAX_TERM_LENGTH])
 
 
 def document_terms(text: str) -> DocumentTerms:
@@ -100,26 +109,43 @@ def document_terms(text: str) -> DocumentTerms:
     Single characters of unspaced scripts are terms too, so that a query of one character (猫) finds longer
     words (猫咪); they do not count for the length.
     """
-    pieces = _pieces(text)
-    words = _words(pieces)
-    singles = [c for piece in pieces if piece >= "\u0e00" and _UNSPACED_START.match(piece) for c in piece]
-    return DocumentTerms(_bounded(words + singles), len(words))
+    terms = _BoundedTerms()
+    length = 0
+    for piece in _pieces(text):
+        if _is_unspaced(piece):
+            length += max(len(piece) - 1, 1)
+            terms.add_all(chain(_pairs(piece), piece))
+        elif piece not in STOP_WORDS:
+            length += 1
+            if not terms.full:
+                terms.add_all((_stem(piece[:MAX_TERM_LENGTH]),))
+    return DocumentTerms(frozenset(terms.held), length)
+
+
+class _BoundedTerms:
+    """Distinct terms up to the limits; what comes later is left out."""
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+        self.full = False
+        self._room = MAX_TERM_BYTES
+
+    def add_all(self, terms: Iterable[str]) -> None:
+        for term in terms:
+            if self.full:
+                return
+            if term not in self.held:
+                self._room -= len(term.encode())
+                self.full = self._room < 0 or len(self.held) == MAX_TERMS
+                if not self.full:
+                    self.held.add(term)
 
 
 def query_terms(text: str) -> tuple[str, ...]:
     """Distinct terms of a question, in order of appearance, at most ``MAX_QUERY_TERMS``."""
-    return tuple(dict.fromkeys(_words(_pieces(text))))[:MAX_QUERY_TERMS]
-
-
-def _bounded(words: list[str]) -> frozenset[str]:
-    distinct = dict.fromkeys(words)
-    if len(distinct) <= MAX_TERMS and len(distinct) * MAX_TERM_LENGTH * 4 <= MAX_TERM_BYTES:
-        return frozenset(distinct)
-    kept: list[str] = []
-    room = MAX_TERM_BYTES
-    for word in distinct:
-        room -= len(word.encode())
-        if room < 0 or len(kept) == MAX_TERMS:
+    terms: dict[str, None] = {}
+    for word in _words(_pieces(text)):
+        terms[word] = None
+        if len(terms) == MAX_QUERY_TERMS:
             break
-        kept.append(word)
-    return frozenset(kept)
+    return tuple(terms)

@@ -10,6 +10,8 @@ from memory.engine.worker import PeriodicWorker
 
 MAX_BUFFERED = 10_000
 """Distinct memories waiting before a flush is forced."""
+MAX_HELD = 500_000
+"""Distinct memories held at most; while the store is down for long, further ones are not counted."""
 
 
 class AccessBuffer:
@@ -26,8 +28,10 @@ class AccessBuffer:
         """Count one access of each memory at ``now`` (ms UTC)."""
         with self._lock:
             for memory_id in memory_ids:
-                count, last = self._counts.get((user_id, memory_id), (0, 0))
-                self._counts[user_id, memory_id] = (count + 1, max(last, now))
+                key = (user_id, memory_id)
+                if key in self._counts or len(self._counts) < MAX_HELD:
+                    count, last = self._counts.get(key, (0, 0))
+                    self._counts[key] = (count + 1, max(last, now))
             full = len(self._counts) >= MAX_BUFFERED
         self._worker.wake(at_once=full)
 

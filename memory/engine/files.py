@@ -11,7 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import IO, Any, Final, Self
 
 import zstandard
 
@@ -20,6 +20,7 @@ from memory.policies.limits import MAX_LINE_BYTES
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_CHUNK_BYTES: Final = 128 * 1024
 _SPOOL_BYTES: Final = 16 * 1024 * 1024
 _DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error, zstandard.ZstdError)
 
@@ -32,9 +33,9 @@ class LineSource:
         self._spool: IO[bytes] | None = None
         if isinstance(source, str | Path):
             self._path = Path(source)
-        elif hasattr(source, "read"):
-            self._spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115  closed by close()
-            shutil.copyfileobj(source, self._spool)
+        elif hasattr(source, "read") and not _is_text(source):
+            with _source_errors("the stream"):
+                self._spool = _spooled(source)
         else:
             raise UsageError(f"source must be a path or a binary stream, not {type(source).__name__}")
 
@@ -49,9 +50,9 @@ class LineSource:
         """Every line with its line feed, decompressed.
 
         Raises:
-            FileDamaged: the compressed data are broken. FormatError: a line is too long, or no such file.
+            FileDamaged: the compressed data are broken. FormatError: a line is too long, or the file cannot be read.
         """
-        with self._open() as stream:
+        with _source_errors(self._path or "the stream"), self._open() as stream:
             number = 0
             while True:
                 number += 1
@@ -67,17 +68,37 @@ class LineSource:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
-        if self._spool is not None:
-            self._spool.seek(0)
-            with _decompressed(self._spool) as stream:
-                yield stream
-            return
-        try:
-            raw = self._path.open("rb")  # type: ignore[union-attr]  # either a path or a spool is set
-        except OSError as error:
-            raise FormatError(f"{self._path}: cannot be read ({error.strerror})") from error
-        with raw, _decompressed(raw) as stream:
+        if self._spool is None:
+            with self._path.open("rb") as raw:  # type: ignore[union-attr]  # either a path or a spool is set
+                if raw.seekable():
+                    with _decompressed(raw) as stream:
+                        yield stream
+                    return
+                self._spool = _spooled(raw)  # a pipe can be read only once
+        self._spool.seek(0)
+        with _decompressed(self._spool) as stream:
             yield stream
+
+
+def _is_text(stream: object) -> bool:
+    return isinstance(stream, io.TextIOBase)
+
+
+def _spooled(source: IO[bytes]) -> IO[bytes]:
+    with contextlib.ExitStack() as unless_complete:
+        spool = unless_complete.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES))
+        shutil.copyfileobj(source, spool)
+        unless_complete.pop_all()
+        return spool
+
+
+@contextlib.contextmanager
+def _source_errors(name: object) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path, a closed stream
+        reason = getattr(error, "strerror", None) or error
+        raise FormatError(f"{name}: cannot be read ({reason})") from error
 
 
 @contextlib.contextmanager
@@ -88,11 +109,37 @@ def _decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
         with gzip.open(raw, "rb") as unzipped:
             yield unzipped  # type: ignore[misc]  # GzipFile has all of IO[bytes] that is used
     elif magic == _ZSTD_MAGIC:
-        reader = zstandard.ZstdDecompressor().stream_reader(raw, closefd=False, read_across_frames=True)
-        with io.BufferedReader(reader, 1 << 20) as buffered:
+        with io.BufferedReader(_ZstdReader(raw), 1 << 20) as buffered:
             yield buffered
     else:
         yield raw
+
+
+class _ZstdReader(io.RawIOBase):
+    """Decompresses frames one after the other; unlike the library's reader it notices that the last is cut."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._frame.unused_data if self._frame.eof else b""
+            data = data or self._raw.read(_CHUNK_BYTES)
+            if not data:
+                if not self._frame.eof:
+                    raise zstandard.ZstdError("the last frame is cut")
+                return 0
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            self._ready = memoryview(self._frame.decompress(data))
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
 
 
 @contextlib.contextmanager
@@ -100,31 +147,49 @@ def open_target(target: str | Path | IO[bytes]) -> Iterator[IO[bytes]]:
     """A binary stream to write to.
 
     A path gets its content under a temporary name beside it, readable by the owner only, and is replaced when
-    the block ends well; after an error nothing is left. ``.gz`` and ``.zst`` compress. A stream is used as is.
+    the block ends well; after an error nothing is left. A pipe or device is written to where it is. ``.gz`` and
+    ``.zst`` compress. A stream is used as is.
 
     Raises:
         TargetError: the file cannot be written.
     """
     if not isinstance(target, str | Path):
-        if not hasattr(target, "write"):
+        if not hasattr(target, "write") or _is_text(target):
             raise UsageError(f"target must be a path or a binary stream, not {type(target).__name__}")
         with _target_errors("the stream"):
             yield target
             target.flush()
         return
-    path = Path(target)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    suffix = Path(target).suffix
+    with _target_errors(target):
+        path = _resolved(target)
+        written = path.open("wb") if path.exists() and not path.is_file() else _replacing(path)
+        with written as raw, _compressed(raw, suffix) as stream:
+            yield stream
+
+
+def _resolved(target: str | Path) -> Path:
+    """The path behind links, so that the file is replaced and not the link."""
     try:
-        with _target_errors(path):
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "wb", buffering=1 << 20) as raw:  # noqa: PTH123  a descriptor, not a path
-                with _compressed(raw, path.suffix) as stream:
-                    yield stream
-                raw.flush()
-                os.fsync(raw.fileno())
-            partial.replace(path)
-    finally:
+        return Path(os.path.realpath(target))
+    except ValueError as error:
+        raise OSError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    # A name of its own for each export: two at once, also in two containers, must not write into one file.
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".partial")
+    partial = Path(name)
+    try:
+        with open(descriptor, "wb", buffering=1 << 20) as raw:  # noqa: PTH123  a descriptor, not a path
+            yield raw
+            raw.flush()
+            os.fsync(raw.fileno())
+        partial.replace(path)
+    except BaseException:
         partial.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager

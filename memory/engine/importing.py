@@ -88,7 +88,7 @@ class Importer:
         vector = record.vector
         if vector is None or record.model != self._embedder.name or vector.shape != (self._storage.dimension,):
             return None
-        length = float(np.linalg.norm(vector))
+        length = float(np.linalg.norm(vector.astype(np.float64)))
         if not np.isfinite(length) or length == 0.0:
             return None
         return vector if abs(length - 1.0) < 1e-3 else (vector / length).astype(np.float32)

@@ -154,7 +154,7 @@ class Storage(Protocol):
         """Apply an edit to a live memory. An edit that changes nothing keeps the version.
 
         Raises:
-            NotFound, Conflict.
+            NotFound, Conflict. InvalidValue: ``check_result`` does not pass what it leads to.
         """
 
     def delete(self, user_id: str, memory_id: str) -> None:

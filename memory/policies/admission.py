@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from memory.core.errors import InvalidValue
 from memory.core.model import MemoryType, NewMemory, RecallFilter, Status
-from memory.core.state import Changes
+from memory.core.state import Changes, State
 from memory.policies import limits, normalise
 from memory.policies.importance import default_importance
 
@@ -118,6 +118,12 @@ def admit_changes(changes: Mapping[str, Any]) -> Changes:
     if overlap:
         raise InvalidValue("remove_metadata", f"{min(overlap)!r} is in metadata too")
     return Changes(scalars=scalars, **out)
+
+
+def check_result(state: State) -> None:
+    """Check what an edit leads to: each may be small, and the memory still grow too large."""
+    normalise.tags(state.present_tags(), "tags")
+    normalise.metadata(state.present_metadata())
 
 
 def admit_filter(value: RecallFilter | Mapping[str, Any] | None) -> Filter:

@@ -14,6 +14,9 @@ MAX_TAGS: Final = 256
 MAX_TAG_LENGTH: Final = 128
 MAX_METADATA_BYTES: Final = 64 * 1024
 """Of the JSON text of one memory's metadata."""
+MERGED: Final = 16
+"""A record may exceed the limits of tags and metadata by this factor: merging what two sides may write each must
+never make a memory that cannot travel."""
 MAX_METADATA_DEPTH: Final = 32
 MAX_NUMBER: Final = int(sys.float_info.max)
 """Of metadata: what every JSON reader can hold."""

@@ -132,18 +132,18 @@ def tags(value: object, field: str) -> frozenset[str]:
     return frozenset(cleaned)
 
 
-def metadata(value: object, field: str = "metadata") -> dict[str, Any]:
+def metadata(value: object, field: str = "metadata", *, max_bytes: int = limits.MAX_METADATA_BYTES) -> dict[str, Any]:
     """A JSON object: string keys, finite numbers, limited size and depth; tuples become lists."""
     if not isinstance(value, Mapping):
         raise InvalidValue(field, f"must be a mapping, not {type(value).__name__}")
     cleaned = json_object(value, field)
     size = len(json.dumps(cleaned, ensure_ascii=False).encode())
-    if size > limits.MAX_METADATA_BYTES:
+    if size > max_bytes:
         raise InvalidValue(
             field,
-            f"{size:,} bytes as JSON, the limit is {limits.MAX_METADATA_BYTES:,}",
+            f"{size:,} bytes as JSON, the limit is {max_bytes:,}",
             hint="keep large data elsewhere and store a reference to it",
-            limit=limits.MAX_METADATA_BYTES,
+            limit=max_bytes,
         )
     return cleaned
 

@@ -131,8 +131,10 @@ def _tags(tags: Mapping[str, Register]) -> dict[str, Register]:
         for name in normalise.tags([tag], "tags"):
             # Two spellings may become one tag; then the later register counts, as in any merge.
             out[name] = _joined(out.get(name), register)
-    if sum(1 for register in out.values() if register.value) > limits.MAX_TAGS:
-        raise InvalidValue("tags", f"more than {limits.MAX_TAGS}", limit=limits.MAX_TAGS)
+    if sum(1 for register in out.values() if register.value) > limits.MAX_TAGS * limits.MERGED:
+        raise InvalidValue(
+            "tags", f"more than {limits.MAX_TAGS * limits.MERGED}", limit=limits.MAX_TAGS * limits.MERGED
+        )
     return out
 
 
@@ -144,7 +146,7 @@ def _joined(held: Register | None, register: Register) -> Register:
 
 def _metadata(metadata: Mapping[str, Register]) -> dict[str, Register]:
     present = {key: r.value for key, r in metadata.items() if r.value is not ABSENT}
-    cleaned = normalise.metadata(present)
+    cleaned = normalise.metadata(present, max_bytes=limits.MAX_METADATA_BYTES * limits.MERGED)
     out: dict[str, Register] = {}
     for key, register in metadata.items():
         name = normalise.clean_text(key, "metadata key", max_bytes=limits.MAX_METADATA_BYTES)

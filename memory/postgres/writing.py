@@ -19,6 +19,7 @@ from memory.core.errors import Conflict, NotFound
 from memory.core.record import encode_stamps
 from memory.core.state import SCALARS, Changes, State, created_state
 from memory.engine.storage import Draft, NewText, Stored, Touch
+from memory.policies.admission import check_result
 from memory.postgres.database import Db
 from memory.postgres.rows import SELECT_STATE, FullRow, copy_rows, extra_of, read_state, updated_at
 from memory.postgres.terms import lexemes
@@ -182,6 +183,7 @@ def change(
     probe = held.state.written(Stamp(0, 0, ""), changes)
     if probe == held.state:
         return held
+    check_result(probe)
     drawn = draw(connection, user_id, now=now, count=1)
     state = held.state.written(drawn.stamp, changes)
     new_text = text if state.value("content") != held.state.value("content") else None

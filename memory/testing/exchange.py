@@ -289,6 +289,7 @@ class ExchangeTests(SuiteBase):
                 "memory_id": "6f1f0c6e-8f5e-4a4e-9d0c-2f5f3d6f7a02",
                 "content": "in seconds",
                 "created_at": NOW // 1000,
+                "tags": '["json", "text"]',
             },
             {
                 **base,
@@ -305,7 +306,7 @@ class ExchangeTests(SuiteBase):
         first, second = everything(store, "u")[::-1]
         assert (first.content, first.access_count, first.tags) == ("项目代号叫夜莺", 4, ("项目",))
         assert (first.updated_at, first.last_access_at) == (NOW - DAY, NOW - 5)
-        assert second.created_at == NOW
+        assert (second.created_at, second.tags) == (NOW, ("json", "text"))
         again = store.import_memories(io.BytesIO(data))
         assert (again.created, again.merged, again.unchanged) == (0, 0, 3)
         edited = store.update_memory(first.memory_id, user_id="u", content="edited since")

@@ -154,6 +154,14 @@ class UpdatingTests(SuiteBase):
         assert field in str(caught.value)
         assert store.get_memory(added.memory_id, user_id="u") == added
 
+    def test_many_small_edits_cannot_make_a_memory_too_large(self, store: StorageProvider) -> None:
+        added = store.add_memory("m", user_id="u", tags=[f"t{i}" for i in range(200)], metadata={"a": "x" * 40_000})
+        with pytest.raises(InvalidValue, match="tags"):
+            store.update_memory(added.memory_id, user_id="u", add_tags=[f"more{i}" for i in range(100)])
+        with pytest.raises(InvalidValue, match="metadata"):
+            store.update_memory(added.memory_id, user_id="u", metadata={"b": "x" * 40_000})
+        assert store.get_memory(added.memory_id, user_id="u") == added
+
     def test_an_archived_memory_is_out_of_recall_until_it_is_back(self, store: StorageProvider) -> None:
         added = store.add_memory("the cat sleeps", user_id="u")
         archived = store.archive_memory(added.memory_id, user_id="u")

@@ -32,7 +32,7 @@ from memory.engine.storage import (
     Stored,
     Touch,
 )
-from memory.policies.admission import Filter
+from memory.policies.admission import Filter, check_result
 from memory.policies.ranking import Candidate, inverse_document_frequency, lexical_score
 from memory.volatile.matching import matches
 
@@ -107,6 +107,7 @@ class VolatileStorage:
             user = self._users[user_id]
             state = row.state.written(user.stamp(self._clock.now(), self._epoch), changes)
             if state != row.state:
+                check_result(state)
                 if text is not None and state.value("content") != row.state.value("content"):
                     row.vector = text.vector
                 row.state, row.rev = state, user.next_rev()

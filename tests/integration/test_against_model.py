@@ -33,7 +33,7 @@ values = st.one_of(
 )
 metadata = st.dictionaries(st.sampled_from(["k", "n", "键"]), values, max_size=3)
 types = st.sampled_from(["fact", "preference", "event", "summary"])
-one_filter = st.one_of(
+one_filter: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(lambda v: {"statuses": v}, st.lists(st.sampled_from(STATUSES), min_size=1, max_size=3)),
     st.builds(lambda v: {"types": v}, st.lists(types, max_size=2)),
     st.builds(lambda v: {"tags_any": v}, tag_lists),
@@ -54,7 +54,9 @@ one_filter = st.one_of(
         ),
     ),
 )
-filters = st.one_of(st.just({}), one_filter, st.builds(lambda a, b: a | b, one_filter, one_filter))
+filters: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.just({}), one_filter, st.builds(lambda a, b: a | b, one_filter, one_filter)
+)
 
 
 def outcome(call: Callable[[], Any]) -> Any:

@@ -53,7 +53,7 @@ def test_a_migrated_database_equals_the_models(database_url: str, empty_database
 
     def defaults(rows: list[Any]) -> list[Any]:
         # Only the migration gives sync_meta.singleton its default; the application never inserts there.
-        return [row[:6] + (None,) + row[7:] if row[1] == "singleton" else row for row in rows]
+        return [(*row[:6], None, *row[7:]) if row[1] == "singleton" else row for row in rows]
 
     assert defaults(migrated["columns"]) == defaults(sorted_like(migrated["columns"], modelled["columns"]))
     assert migrated["indexes"] == modelled["indexes"]

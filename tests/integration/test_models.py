@@ -97,7 +97,8 @@ def test_an_interrupted_reembedding_keeps_the_old_model_and_resumes(database_url
     assert vectors_by_model(database_url) == {"A": 150, "B": 64}
     with memory.connect(database_url, embedder=Model("A"), track_access=False) as store:
         hit = store.recall("note 1", user_id="u1", top_k=1)[0]
-        assert (hit.memory.content, hit.relevance) == ("note 1", pytest.approx(1.0))
+        assert hit.memory.content == "note 1"
+        assert hit.relevance == pytest.approx(1.0)
         store.add_memory("added meanwhile", user_id="u1")
         edited = store.list_memories(user_id="u2", limit=1).items[0]
         store.update_memory(edited.memory_id, user_id="u2", content="edited meanwhile")

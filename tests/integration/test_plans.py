@@ -143,7 +143,7 @@ def test_every_user_gets_all_rows_even_beside_a_vector_graph(
 
 def test_recall_by_meaning_is_exact(database_url: str, many_users: psycopg.Connection[Any]) -> None:
     embedder = HashingEmbedder()
-    settings = {"semantic_share": 1.0, "rerank_alpha": 1.0, "rerank_beta": 0.0, "rerank_gamma": 0.0}
+    settings: dict[str, Any] = {"semantic_share": 1.0, "rerank_alpha": 1.0, "rerank_beta": 0.0, "rerank_gamma": 0.0}
     with memory.connect(database_url, embedder=embedder, track_access=False, **settings) as store:
         texts = [f"green tea note {i} of 7" for i in range(120)]
         matrix = embedder.embed_documents(texts)

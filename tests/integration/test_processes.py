@@ -13,6 +13,7 @@ import pytest
 import memory
 from memory.core.clock import MAX_COUNTER, Tick, next_tick
 from memory.embedding.hashing import HashingEmbedder
+from memory.postgres.storage import PostgresStorage
 from memory.postgres.writing import draw
 
 WRITER = """
@@ -21,9 +22,8 @@ url, number, users = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with memory.connect(url, embedding_model="hashing") as store:
     for i in range(20):
         store.add_memory(f"note {i} of process {number}", user_id=f"user-{(number + i) % users}")
-    store.add_many(
-        [memory.NewMemory(content=f"batch {i} of {number}", tags=["b"]) for i in range(10)], user_id=f"user-{number % users}"
-    )
+    batch = [memory.NewMemory(content=f"batch {i} of {number}", tags=["b"]) for i in range(10)]
+    store.add_many(batch, user_id=f"user-{number % users}")
     print("done")
 """
 
@@ -91,7 +91,9 @@ def test_stamps_in_sql_are_the_clocks_of_python(database_url: str) -> None:
 
 def test_no_connection_is_held_while_a_model_computes(database_url: str) -> None:
     class Watching(HashingEmbedder):
-        borrowed: list[int] = []
+        def __init__(self) -> None:
+            super().__init__()
+            self.borrowed: list[int] = []
 
         def embed_documents(self, texts: Any) -> Any:
             self.note()
@@ -102,6 +104,7 @@ def test_no_connection_is_held_while_a_model_computes(database_url: str) -> None
             return super().embed_query(text)
 
         def note(self) -> None:
+            assert isinstance(store._storage, PostgresStorage)
             pool = store._storage._database._pool
             stats = pool.get_stats()
             self.borrowed.append(stats["pool_size"] - stats["pool_available"])

@@ -126,10 +126,6 @@ def test_a_missing_directory_is_named_with_a_remedy(tmp_path: Path) -> None:
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-ENGINE = pytest.mark.xfail(strict=True, reason="memory/engine/files.py does not do this yet")
-
-
-@ENGINE
 def test_a_file_where_a_directory_should_be_is_a_target_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(TargetError):
@@ -137,7 +133,6 @@ def test_a_file_where_a_directory_should_be_is_a_target_error(tmp_path: Path) ->
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
-@ENGINE
 @pytest.mark.parametrize("name", ["", "x" * 300, "a\0b"], ids=["empty", "too long", "NUL"])
 def test_a_name_that_no_file_can_have_is_a_target_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(TargetError):
@@ -145,13 +140,11 @@ def test_a_name_that_no_file_can_have_is_a_target_error(tmp_path: Path, name: st
     assert names(tmp_path) == []
 
 
-@ENGINE
 def test_a_name_as_long_as_a_name_can_be_is_written(tmp_path: Path) -> None:
     write(tmp_path / ("x" * 255))
     assert names(tmp_path) == ["x" * 255]
 
 
-@ENGINE
 def test_two_exports_to_one_path_at_once_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "export"
     with open_target(path) as one:
@@ -162,7 +155,6 @@ def test_two_exports_to_one_path_at_once_do_not_mix(tmp_path: Path) -> None:
     assert path.read_bytes() == b"one " * 1_000_000
 
 
-@ENGINE
 def test_a_named_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -175,7 +167,6 @@ def test_a_named_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
         os.close(reader)
 
 
-@ENGINE
 def test_a_link_that_stands_for_a_file_keeps_standing_for_it(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "link").symlink_to("real")
@@ -197,7 +188,7 @@ def test_a_stream_gets_the_plain_lines_is_flushed_and_stays_open(tmp_path: Path,
 
 @pytest.mark.parametrize(
     "target",
-    [None, 5, b"path", ["path"], pytest.param(io.StringIO(), marks=ENGINE)],
+    [None, 5, b"path", ["path"], io.StringIO()],
     ids=lambda target: type(target).__name__,
 )
 def test_what_is_neither_path_nor_stream_is_refused(target: Any) -> None:

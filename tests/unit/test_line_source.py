@@ -119,9 +119,6 @@ def test_a_cut_gzip_file_is_damaged(share: float) -> None:
     assert "copy the file again" in caught.value.hint
 
 
-ENGINE = pytest.mark.xfail(strict=True, reason="memory/engine/files.py does not do this yet")
-
-
 @pytest.mark.parametrize("packed", [gzip.compress, zstd, zstd_of_unknown_size])
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.7, 0.9999])
 def test_a_cut_compressed_export_is_refused(packed: Callable[[bytes], bytes], share: float) -> None:
@@ -172,20 +169,17 @@ def test_a_directory_cannot_be_read(tmp_path: Path) -> None:
         lines(tmp_path)
 
 
-@ENGINE
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a file")
 def test_a_file_that_opens_and_cannot_be_read_is_a_format_error() -> None:
     with pytest.raises(FormatError, match="cannot be read"):
         lines("/proc/self/mem")
 
 
-@ENGINE
 def test_a_name_that_no_file_can_have_is_a_format_error() -> None:
     with pytest.raises(FormatError, match="cannot be read"):
         lines("a\0b")
 
 
-@ENGINE
 def test_a_named_pipe_can_be_read_like_a_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -201,7 +195,6 @@ def test_what_is_neither_path_nor_stream_is_refused(source: Any) -> None:
         LineSource(source)
 
 
-@pytest.mark.xfail(run=False, reason="memory/engine/files.py leaves its temporary file open, too")
 def test_a_text_stream_is_refused() -> None:
     with pytest.raises(UsageError, match="must be a path or a binary stream"):
         lines(io.StringIO("text"))
