@@ -6,14 +6,13 @@ for bad input, and no connection is held while a model computes.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Self
 
-from memory.core.errors import EmbeddingError, InvalidValue, NotFound, UsageError
+from memory.core.errors import InvalidValue, NotFound, UsageError
 from memory.core.model import (
     ExportReport,
     ImportReport,
@@ -26,32 +25,25 @@ from memory.core.model import (
     Stats,
     Status,
 )
-from memory.core.ports import Clock, Embedder, Vector
+from memory.core.ports import Clock, Embedder
 from memory.core.provider import MemoryProvider
-from memory.core.state import as_memory
-from memory.core.text import document_terms, query_terms
+from memory.core.text import document_terms
 from memory.engine import cursor as cursors
 from memory.engine.access import AccessBuffer
 from memory.engine.embedding import Embedded, PendingEmbedder, embed_documents
 from memory.engine.exporting import Exporter
 from memory.engine.importing import Importer
-from memory.engine.storage import Draft, NewText, Query, Storage, Stored
+from memory.engine.recalling import Recaller, seen
+from memory.engine.storage import Draft, NewText, Storage, Stored
 from memory.policies import limits, normalise
 from memory.policies.admission import (
     Admitted,
-    Filter,
     admit_changes,
     admit_filter,
     admit_new,
     known_memory_id,
 )
-from memory.policies.ranking import Ranked, RankingWeights, rank, relevance
-
-logger = logging.getLogger(__name__)
-MIN_CANDIDATES: Final = 50
-"""Taken from each side, dense and lexical, however small ``top_k`` is."""
-POOL_FACTOR: Final = 3
-"""``top_k`` times this many of the most relevant candidates are rescored."""
+from memory.policies.ranking import RankingWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +76,7 @@ class StorageProvider(MemoryProvider):
         self._on_close = on_close
         self._accesses = AccessBuffer(storage.touch, interval=settings.flush_interval)
         self._backlog = PendingEmbedder(storage, embedder, interval=settings.retry_interval)
+        self._recaller = Recaller(storage, embedder, settings.weights)
         self._closing = threading.Lock()
         self._closed = False
         if storage.pending(1, after=None):
@@ -170,7 +163,7 @@ class StorageProvider(MemoryProvider):
         stored = self._storage.fetch(user_id, [known]).get(known)
         if stored is None:
             raise NotFound(memory_id=memory_id)
-        return _memory(stored)
+        return seen(stored)
 
     def list_memories(
         self,
@@ -186,7 +179,7 @@ class StorageProvider(MemoryProvider):
         limit = normalise.whole_number(limit, "limit", low=1, high=limits.MAX_PAGE)
         before = None if cursor is None else cursors.decode(cursor)
         rows = self._storage.list_page(user_id, where, limit=limit + 1, before=before)
-        items = tuple(_memory(row) for row in rows[:limit])
+        items = tuple(seen(row) for row in rows[:limit])
         more = len(rows) > limit
         return MemoryPage(items, cursors.encode(items[-1].created_at, items[-1].memory_id) if more else None)
 
@@ -204,10 +197,8 @@ class StorageProvider(MemoryProvider):
         where = admit_filter(filters)
         wanted = self._settings.top_k if top_k is None else top_k
         wanted = normalise.whole_number(wanted, "top_k", low=1, high=limits.MAX_TOP_K)
-        vector, notices = self._embed_query(text)
         now = self._clock.now()
-        ranked = self._rank(user_id, text, vector, where, wanted, now)
-        found = self._collect(user_id, ranked, where, wanted, notices)
+        found = self._recaller.recall(user_id, text, where, top_k=wanted, now=now)
         if self._settings.track_access and found:
             self._accesses.note(user_id, [hit.memory.memory_id for hit in found], now)
         return found
@@ -303,14 +294,6 @@ class StorageProvider(MemoryProvider):
             return [Embedded(None)] * len(texts)
         return embed_documents(self._embedder, texts)
 
-    def _embed_query(self, text: str) -> tuple[Vector | None, tuple[Notice, ...]]:
-        try:
-            return self._embedder.embed_query(text), ()
-        except EmbeddingError as error:
-            logger.warning("recall goes by words alone: %s", error.message)
-            notice = Notice("recalled_by_words", f"the query could not be embedded: {error.message}", error.hint)
-            return None, (notice,)
-
     def _insert(self, user_id: str, items: Sequence[Admitted], *, fresh_ids: bool) -> list[Memory]:
         embedded = self._embed([item.content for item in items])
         drafts = [
@@ -325,56 +308,12 @@ class StorageProvider(MemoryProvider):
         rows = self._storage.insert(user_id, drafts, fresh_ids=fresh_ids)
         if any(draft.vector is None for draft in drafts):
             self._backlog.wake()
-        return [_memory(row, _notices(result)) for row, result in zip(rows, embedded, strict=True)]
+        return [seen(row, _notices(result)) for row, result in zip(rows, embedded, strict=True)]
 
     def _answer(self, stored: Stored, notices: tuple[Notice, ...]) -> Memory:
         if notices or self._settings.defer_embedding:
             self._backlog.wake()
-        return _memory(stored, notices)
-
-    def _rank(
-        self, user_id: str, text: str, vector: Vector | None, where: Filter, top_k: int, now: int
-    ) -> list[Ranked]:
-        terms = query_terms(text)
-        pool = top_k * POOL_FACTOR
-        query = Query(terms=terms, vector=vector, size=max(MIN_CANDIDATES, pool))
-        floor, weights = self._embedder.similarity_floor, self._settings.weights
-        rated = []
-        for candidate in self._storage.candidates(user_id, query, where):
-            value = relevance(
-                candidate.cosine,
-                candidate.lexical,
-                floor=floor,
-                semantic_share=weights.semantic_share,
-                has_terms=bool(terms),
-            )
-            if where.min_relevance is None or value >= where.min_relevance:
-                rated.append((candidate, value))
-        return rank(rated, weights=weights, now=now, top_k=pool, pool=pool)
-
-    def _collect(
-        self, user_id: str, ranked: Sequence[Ranked], where: Filter, top_k: int, notices: tuple[Notice, ...]
-    ) -> list[Recalled]:
-        """Read the best; one that was deleted or archived since the search makes room for the next."""
-        found: list[Recalled] = []
-        position = 0
-        while len(found) < top_k and position < len(ranked):
-            batch = ranked[position : position + top_k - len(found)]
-            position += len(batch)
-            rows = self._storage.fetch(user_id, [item.memory_id for item in batch])
-            for item in batch:
-                row = rows.get(item.memory_id)
-                if row is not None and row.state.value("status") in where.statuses:
-                    found.append(
-                        Recalled(
-                            memory=_memory(row, notices),
-                            score=item.score,
-                            relevance=item.relevance,
-                            importance=item.importance,
-                            recency=item.recency,
-                        )
-                    )
-        return found
+        return seen(stored, notices)
 
 
 def _admit_item(index: int, item: NewMemory, now: int) -> Admitted:
@@ -391,11 +330,6 @@ def _known(memory_id: object) -> str:
     if known is None:
         raise NotFound(memory_id=memory_id)
     return known
-
-
-def _memory(stored: Stored, notices: tuple[Notice, ...] = ()) -> Memory:
-    memory = as_memory(stored.memory_id, stored.user_id, stored.state, version=stored.version)
-    return replace(memory, notices=notices) if notices else memory
 
 
 def _notices(embedded: Embedded) -> tuple[Notice, ...]:

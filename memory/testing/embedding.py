@@ -62,6 +62,7 @@ class EmbeddingTests(SuiteBase):
         assert store.stats().pending_embeddings == 1
         found = store.recall("夜莺", user_id="u")
         assert contents(found) == ["项目代号叫夜莺"]
+        assert found[0].relevance == pytest.approx(1.0)
         assert [notice.code for notice in found[0].memory.notices] == ["recalled_by_words"]
 
     def test_it_is_embedded_as_soon_as_the_model_answers(self, open_store: OpenStore) -> None:
