@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
-from pgvector import Vector as PgVector
-
 from memory.core.errors import EmbeddingUnavailable, ModelMismatch
 from memory.core.ports import Embedder, Vector
 from memory.engine.storage import Pending
 from memory.postgres.database import Database, Db
+from memory.postgres.writing import write_vector
 
 logger = logging.getLogger(__name__)
 REEMBED_COMMAND: Final = "memory db reembed"
@@ -119,20 +118,7 @@ def put_vectors(connection: Db, vectors: Sequence[tuple[Pending, Vector]], *, mo
         ).fetchone()
         if row is None:
             continue
-        connection.execute(
-            "INSERT INTO memory_vectors"
-            " (user_id, memory_id, model_id, status, memory_type, created_at, dimension, embedding)"
-            " VALUES (%(user)s, %(id)s, %(model)s, %(status)s, %(type)s, %(created)s, %(dimension)s, %(vector)b)"
-            " ON CONFLICT (user_id, memory_id, model_id) DO UPDATE SET embedding = excluded.embedding",
-            {
-                **key,
-                "status": row[0],
-                "type": row[1],
-                "created": row[2],
-                "dimension": len(vector),
-                "vector": PgVector(vector),
-            },
-        )
+        write_vector(connection, item.user_id, item.memory_id, vector, model_id=model_id, repeated=row)
         connection.execute(
             "UPDATE memories SET embedding_due = false WHERE user_id = %(user)s AND memory_id = %(id)s"
             " AND (SELECT model_id FROM sync_meta) = %(model)s",

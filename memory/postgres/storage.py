@@ -96,7 +96,7 @@ class PostgresStorage:
         return {row[0]: read_state(row) for row in rows}
 
     def list_page(self, user_id: str, where: Filter, *, limit: int, before: tuple[int, str] | None) -> list[Stored]:
-        """See ``Storage``. Each status is read in order from the index, and the heads are merged."""
+        """See ``Storage``."""
         conditions = Where()
         conditions.add("m.user_id = {}", user_id)
         narrow(conditions, "m", where)

@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 
 from memory.core.clock import MAX_COUNTER, Stamp
 from memory.core.errors import Conflict, NotFound
+from memory.core.ports import Vector
 from memory.core.record import encode_stamps
 from memory.core.state import SCALARS, Changes, State, created_state
 from memory.engine.storage import Draft, NewText, Stored, Touch
@@ -57,6 +58,10 @@ WITH drawn AS ({_DRAW}), fit AS (
 )
 SELECT rev, hlc_ms, hlc_counter, epoch FROM drawn
 """
+
+
+REPEATED: Final = ("status", "memory_type", "created_at")
+"""Fields of a memory that its vector rows repeat, because recall filters by them."""
 
 
 class Drawn(NamedTuple):
@@ -223,12 +228,11 @@ def write_state(connection: Db, user_id: str, memory_id: str, state: State, *, r
             "INSERT INTO memory_tags (user_id, memory_id, tag) SELECT %(user)s, %(id)s, unnest(%(tags)s::text[])",
             {**key, "tags": sorted(added)},
         )
-    repeated = ("status", "memory_type", "created_at")
-    if any(state.value(name) != before.value(name) for name in repeated):
+    if any(state.value(name) != before.value(name) for name in REPEATED):
         connection.execute(
             "UPDATE memory_vectors SET status = %(status)s, memory_type = %(memory_type)s,"
             " created_at = %(created_at)s WHERE user_id = %(user)s AND memory_id = %(id)s",
-            {**key, **{name: state.value(name) for name in repeated}},
+            {**key, **{name: state.value(name) for name in REPEATED}},
         )
 
 
@@ -248,20 +252,43 @@ def write_text(connection: Db, user_id: str, memory_id: str, text: NewText, stat
     )
     connection.execute("DELETE FROM memory_vectors WHERE user_id = %(user)s AND memory_id = %(id)s", key)
     if vector is not None:
-        connection.execute(
-            "INSERT INTO memory_vectors"
-            " (user_id, memory_id, model_id, status, memory_type, created_at, dimension, embedding)"
-            " VALUES (%(user)s, %(id)s, %(model)s, %(status)s, %(type)s, %(created_at)s, %(dimension)s, %(vector)b)",
-            {
-                **key,
-                "model": model_id,
-                "status": state.value("status"),
-                "type": state.value("memory_type"),
-                "created_at": state.value("created_at"),
-                "dimension": len(vector),
-                "vector": PgVector(vector),
-            },
+        write_vector(
+            connection,
+            user_id,
+            memory_id,
+            vector,
+            model_id=model_id,
+            repeated=tuple(state.value(name) for name in REPEATED),
         )
+
+
+def write_vector(
+    connection: Db,
+    user_id: str,
+    memory_id: str,
+    vector: Vector,
+    *,
+    model_id: int,
+    repeated: tuple[str, str, int],
+) -> None:
+    """Store a memory's vector of one model; ``repeated`` are the memory's values of ``REPEATED``."""
+    status, memory_type, created_at = repeated
+    connection.execute(
+        "INSERT INTO memory_vectors"
+        " (user_id, memory_id, model_id, status, memory_type, created_at, dimension, embedding)"
+        " VALUES (%(user)s, %(id)s, %(model)s, %(status)s, %(type)s, %(created_at)s, %(dimension)s, %(vector)b)"
+        " ON CONFLICT (user_id, memory_id, model_id) DO UPDATE SET embedding = excluded.embedding",
+        {
+            "user": user_id,
+            "id": UUID(memory_id),
+            "model": model_id,
+            "status": status,
+            "type": memory_type,
+            "created_at": created_at,
+            "dimension": len(vector),
+            "vector": PgVector(vector),
+        },
+    )
 
 
 def bury(connection: Db, user_id: str, memory_id: str, stamp: Stamp, *, rev: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from memory.testing.access import AccessTests
 from memory.testing.adding import AddingTests
 from memory.testing.admission import AdmissionTests
-from memory.testing.base import CAPABILITIES, OpenStore, SuiteBase
+from memory.testing.base import CAPABILITIES, OpenStore
 from memory.testing.embedding import EmbeddingTests
 from memory.testing.exchange import ExchangeTests
 from memory.testing.filtering import FilterTests
@@ -17,21 +17,7 @@ from memory.testing.listing import ListingTests
 from memory.testing.recalling import RecallTests
 from memory.testing.updating import UpdatingTests
 
-TOPICS: tuple[type[SuiteBase], ...] = (
-    AddingTests,
-    AdmissionTests,
-    UpdatingTests,
-    RecallTests,
-    FilterTests,
-    ListingTests,
-    AccessTests,
-    IsolationTests,
-    EmbeddingTests,
-    ExchangeTests,
-    IncrementalTests,
-)
-
-__all__ = ["TOPICS", "OpenStore", "ProviderSuite"]
+__all__ = ["OpenStore", "ProviderSuite"]
 
 
 class ProviderSuite(
