@@ -86,7 +86,6 @@ def _run(given: Sequence[str], session: Session) -> int:
     except Error as error:
         return _failed(error, session)
     except OSError as error:
-        _forget_stdout()
         return _failed(_output_error(error), session)
     except Exception as error:  # noqa: BLE001  the outermost boundary: nobody else would say it in one line
         return _failed(_unexpected(error), session)
@@ -96,6 +95,10 @@ def _run(given: Sequence[str], session: Session) -> int:
 def _failed(error: Error, session: Session) -> int:
     if isinstance(error.__cause__, BrokenPipeError):
         raise ClosedPipe from error
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _forget_stdout()
     return report(error, as_json=session.as_json, debug=session.debug, url=session.known_url())
 
 
