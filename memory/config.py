@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +16,7 @@ from memory.engine.provider import EngineSettings
 from memory.policies import limits
 from memory.policies.ranking import RankingWeights
 
+logger = logging.getLogger(__name__)
 PREFIX = "MEMORY_"
 Weight = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Days = Annotated[float, Field(gt=0.0, le=100_000.0, allow_inf_nan=False)]
@@ -106,17 +110,27 @@ class MemoryConfig(BaseSettings):
         )
 
 
+def _near(name: str) -> str:
+    close = difflib.get_close_matches(name, MemoryConfig.model_fields, n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(MemoryConfig.model_fields))}"
+
+
 def load_config(**settings: Any) -> MemoryConfig:
     """A config from arguments and the environment.
 
     Raises:
         ConfigError: a setting is unknown or has an unusable value; ``setting`` names it.
     """
+    known = {f"{PREFIX}{name.upper()}" for name in MemoryConfig.model_fields}
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
+        logger.warning("%s in the environment is no setting: %s", name, _near(name.removeprefix(PREFIX).lower()))
     try:
         return MemoryConfig(**settings)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(f"{name}: no such setting", hint=_near(name), setting=name) from None
         raise ConfigError(
             f"{name}: {first['msg']}",
             hint=f"set it in code, or as {PREFIX}{name.upper()} in the environment",

@@ -6,15 +6,15 @@ import time
 from typing import Any
 
 from memory.config import MemoryConfig, load_config
-from memory.core.errors import ConfigError, Unsupported
+from memory.core.errors import ConfigError, ModelMismatch, Unsupported
 from memory.core.ports import Clock, Embedder
-from memory.embedding.factory import embedder_from
+from memory.embedding.factory import embedder_from, spec_of
 from memory.engine.provider import StorageProvider
 from memory.postgres import migrations
 from memory.postgres.database import Database
 from memory.postgres.embedded import EmbeddedServer, default_directory
 from memory.postgres.epoch import adopt_epoch
-from memory.postgres.models import adopt_model
+from memory.postgres.models import REEMBED_COMMAND, adopt_model
 from memory.postgres.storage import PostgresStorage
 from memory.volatile.storage import VolatileStorage
 
@@ -75,8 +75,11 @@ def connect(
         if scheme == "memory":
             return _volatile(config, clock, ready)
         return _central(url, config, clock, ready)
-    except BaseException:
-        ready.close()
+    except BaseException as error:
+        if embedder is None:  # the caller's own stays the caller's until there is a provider
+            ready.close()
+            if isinstance(error, ModelMismatch):
+                error.hint = _model_hint(error.stored, config)
         raise
 
 
@@ -154,3 +157,12 @@ def _on_postgres(
     except BaseException:
         database.close()
         raise
+
+
+def _model_hint(stored: str, config: MemoryConfig) -> str:
+    """The way out of a ModelMismatch, in terms of settings."""
+    reembed = f"memory --embedding-model {config.embedding_model} {REEMBED_COMMAND.removeprefix('memory ')}"
+    return (
+        f"set embedding_model (MEMORY_EMBEDDING_MODEL) back to {spec_of(stored)!r},"
+        f" or embed everything anew with `{reembed}` and the same --url or --data-directory"
+    )

@@ -90,6 +90,12 @@ class StoreTimeout(StoreUnavailable):
     default_hint = "try again; if it persists, raise the pool size or look for long-running transactions"
 
 
+class StoreDenied(StoreError):
+    """The database server refuses this connection."""
+
+    default_hint = "check user, password and database name in the database URL"
+
+
 class StoreReadOnly(StoreError):
     """The database accepts no writes."""
 

@@ -56,7 +56,8 @@ class MemoryProvider(Protocol):
             tags: Labels, lower-cased and de-duplicated.
             metadata: A JSON object of the caller's own.
             source_session: The conversation it comes from.
-            created_at: When it happened, now if None: milliseconds or seconds UTC, or an aware datetime.
+            created_at: When it happened, now if None: milliseconds UTC (below 1e11: seconds), an aware datetime, or
+                its ISO 8601 text.
             memory_id: A UUID of the caller's; drawn at random if None.
 
         If embedding fails, the memory is kept, found by its words, and embedded later; the returned memory

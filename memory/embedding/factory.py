@@ -5,6 +5,7 @@ from __future__ import annotations
 from memory.core.errors import ConfigError
 from memory.core.ports import Embedder
 from memory.embedding.fast import FastembedEmbedder
+from memory.embedding.hashing import NAME_PREFIX as HASHING_PREFIX
 from memory.embedding.hashing import HashingEmbedder
 from memory.embedding.http import HttpEmbedder
 from memory.embedding.local import LocalEmbedder
@@ -122,3 +123,13 @@ def _of_dimension(embedder: Embedder, dimension: int | None) -> Embedder:
     if dimension is not None and embedder.dimension != dimension:
         raise ConfigError(f"dimension: {embedder.name} has {embedder.dimension}, not {dimension}")
     return embedder
+
+
+def spec_of(name: str) -> str:
+    """The specification under which an embedder of that name is made, as far as the name tells."""
+    if name == LocalEmbedder().name:
+        return "local"
+    if name.startswith(HASHING_PREFIX):
+        return f"hashing:{name.removeprefix(HASHING_PREFIX)}"
+    model, fastembed, _ = name.partition("@fastembed")
+    return f"fastembed:{model}" if fastembed else f"openai:{name}"

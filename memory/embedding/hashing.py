@@ -22,6 +22,8 @@ _FIRST_UNSPACED = "\u2e80"
 _WORD_WEIGHT = 1.0
 _GRAM_WEIGHT = 0.5
 
+NAME_PREFIX = "hashing-v1-"
+
 
 class HashingEmbedder:
     """Feature hashing over words and character n-grams: no model, no state, bit-identical everywhere.
@@ -43,7 +45,7 @@ class HashingEmbedder:
             raise ConfigError(f"dimension: {dimension} is not positive")
         self._dimension = dimension
         # "v1" is the recipe below: whoever changes a weight or a feature must change it too.
-        self._name = name or f"hashing-v1-{dimension}"
+        self._name = name or f"{NAME_PREFIX}{dimension}"
 
     @property
     def name(self) -> str:

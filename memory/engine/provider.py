@@ -1,7 +1,8 @@
 """The verbs of ``MemoryProvider``, written once for every provider that keeps its own data.
 
 Order of work in every verb: admission, then embedding, then one storage transaction. So nothing is written
-for bad input, and no connection is held while a model computes.
+for bad input, and no connection is held while a model computes. What each verb promises stands once, in the
+contract (``memory.core.provider``), from where ``help`` shows it.
 """
 
 from __future__ import annotations
@@ -97,7 +98,6 @@ class StorageProvider(MemoryProvider):
         created_at: Any = None,
         memory_id: str | None = None,
     ) -> Memory:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         item = NewMemory(
             content=content,
             memory_type=memory_type,
@@ -112,7 +112,6 @@ class StorageProvider(MemoryProvider):
         return self._insert(user_id, [admit_new(item, now=self._clock.now())], fresh_ids=memory_id is None)[0]
 
     def add_many(self, memories: Iterable[NewMemory], *, user_id: str) -> list[Memory]:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         user_id = self._ready(user_id)
         now = self._clock.now()
         items = list(memories)
@@ -129,7 +128,6 @@ class StorageProvider(MemoryProvider):
     def update_memory(
         self, /, memory_id: str, *, user_id: str, expected_version: str | None = None, **changes: Any
     ) -> Memory:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         user_id = self._ready(user_id)
         known = _known(memory_id)
         if expected_version is not None and not isinstance(expected_version, str):
@@ -146,18 +144,15 @@ class StorageProvider(MemoryProvider):
         return self._answer(stored, notices)
 
     def archive_memory(self, memory_id: str, *, user_id: str) -> Memory:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         return self.update_memory(memory_id, user_id=user_id, status=Status.ARCHIVED)
 
     def delete_memory(self, memory_id: str, *, user_id: str) -> None:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         user_id = self._ready(user_id)
         self._storage.delete(user_id, _known(memory_id))
 
     # -- reading
 
     def get_memory(self, memory_id: str, *, user_id: str) -> Memory:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         user_id = self._ready(user_id)
         known = _known(memory_id)
         stored = self._storage.fetch(user_id, [known]).get(known)
@@ -173,9 +168,10 @@ class StorageProvider(MemoryProvider):
         limit: int = 50,
         cursor: str | None = None,
     ) -> MemoryPage:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         user_id = self._ready(user_id)
         where = admit_filter(filters)
+        if where.min_relevance is not None:
+            raise InvalidValue("filters.min_relevance", "a listing has no query to be relevant to", hint="use recall")
         limit = normalise.whole_number(limit, "limit", low=1, high=limits.MAX_PAGE)
         before = None if cursor is None else cursors.decode(cursor)
         rows = self._storage.list_page(user_id, where, limit=limit + 1, before=before)
@@ -191,7 +187,6 @@ class StorageProvider(MemoryProvider):
         filters: RecallFilter | Mapping[str, Any] | None = None,
         top_k: int | None = None,
     ) -> list[Recalled]:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         user_id = self._ready(user_id)
         text = normalise.required_text(query, "query", max_bytes=limits.MAX_QUERY_BYTES)
         where = admit_filter(filters)
@@ -204,7 +199,6 @@ class StorageProvider(MemoryProvider):
         return found
 
     def stats(self, *, user_id: str | None = None) -> Stats:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         self._check_open()
         return self._storage.stats(None if user_id is None else normalise.identifier(user_id, "user_id"))
 
@@ -221,7 +215,6 @@ class StorageProvider(MemoryProvider):
         tags: Sequence[str] = (),
         after: str | Path | IO[bytes] | None = None,
     ) -> ExportReport:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         self._check_open()
         self._accesses.flush()
         exporter = Exporter(self._storage, self._embedder.name, self._clock)
@@ -238,7 +231,6 @@ class StorageProvider(MemoryProvider):
     def import_memories(
         self, source: str | Path | IO[bytes], *, user_id: str | None = None, progress: Any = None
     ) -> ImportReport:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         self._check_open()
         report = Importer(self._storage, self._embedder, self._clock).run(source, user_id=user_id, progress=progress)
         if report.deferred:
@@ -253,12 +245,10 @@ class StorageProvider(MemoryProvider):
         return self._backlog.drain()
 
     def flush(self) -> None:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         self._check_open()
         self._accesses.flush()
 
     def close(self) -> None:
-        """See :class:`~memory.core.provider.MemoryProvider`."""
         with self._closing:
             if self._closed:
                 return
@@ -318,7 +308,8 @@ class StorageProvider(MemoryProvider):
 
 def _admit_item(index: int, item: NewMemory, now: int) -> Admitted:
     if not isinstance(item, NewMemory):
-        raise InvalidValue(f"memories[{index}]", f"must be a NewMemory, not {type(item).__name__}", item=index)
+        problem, hint = f"must be a NewMemory, not {type(item).__name__}", "write memory.NewMemory(content=…)"
+        raise InvalidValue(f"memories[{index}]", problem, hint=hint, item=index)
     try:
         return admit_new(item, now=now)
     except InvalidValue as error:

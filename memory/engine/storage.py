@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from memory.core.errors import Conflict
 from memory.core.model import Stats
 from memory.core.ports import Vector
 from memory.core.record import Record
@@ -196,6 +197,15 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Let go of connections. Idempotent."""
+
+
+def id_is_taken(memory_id: str) -> Conflict:
+    """The error for a new memory whose id exists or was deleted."""
+    return Conflict(
+        "a memory with this id exists or was deleted",
+        hint="leave memory_id out to get a new one, or update the existing memory",
+        memory_id=memory_id,
+    )
 
 
 def encode_stored(stored: Stored, vector: Vector | None, model: str, rev: int) -> Record:

@@ -98,7 +98,8 @@ def known_memory_id(value: object) -> str | None:
     except InvalidValue:
         if isinstance(value, str) and value.strip():
             return None
-        raise InvalidValue("memory_id", "must be a non-empty string") from None
+        hint = "pass the `memory_id` of the memory"
+        raise InvalidValue("memory_id", "must be a non-empty string", hint=hint) from None
 
 
 def admit_changes(changes: Mapping[str, Any]) -> Changes:
@@ -111,6 +112,8 @@ def admit_changes(changes: Mapping[str, Any]) -> Changes:
     for name, value in changes.items():
         target = scalars if name in _SCALAR_CHANGES else out
         target[name] = _CHANGEABLE[name](value)
+    if "tags" in out and out.keys() & {"add_tags", "remove_tags"}:
+        raise InvalidValue("tags", "replaces all tags, so add_tags and remove_tags make no sense beside it")
     overlap = out.get("add_tags", frozenset()) & out.get("remove_tags", frozenset())
     if overlap:
         raise InvalidValue("remove_tags", f"{min(overlap)!r} is in add_tags too")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -18,6 +19,7 @@ from memory.core.errors import (
     ConfigError,
     IntegrityFailure,
     SchemaMismatch,
+    StoreDenied,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -52,6 +54,10 @@ _TRANSLATION: Final[tuple[tuple[type[BaseException], type[StoreError]], ...]] = 
     (errors.IntegrityError, IntegrityFailure),
     (errors.Error, StoreError),
 )
+# The server refuses a connection with an error code that libpq does not pass on, only the text.
+_DENIED: Final = re.compile(
+    r'FATAL: +(password authentication failed|(role|database) "[^"]*" does not exist|no pg_hba\.conf entry)'
+)
 _HINTS: Final[dict[type[StoreError], str]] = {SchemaMismatch: "run `memory db upgrade`"}
 
 
@@ -62,6 +68,8 @@ def translated() -> Iterator[None]:
         yield
     except tuple(source for source, _ in _TRANSLATION) as error:
         kind = next(target for source, target in _TRANSLATION if isinstance(error, source))
+        if kind is StoreUnavailable and _DENIED.search(str(error)):
+            kind = StoreDenied
         message = (kind.__doc__ or "").splitlines()[0] + f" [{_first_line(error)}]"
         raise kind(message, hint=_HINTS.get(kind, "")) from error
 

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, pool, text
 from sqlalchemy.exc import DBAPIError
 
-from memory.core.errors import SchemaMismatch, StoreTimeout, Unsupported
+from memory.core.errors import Refused, SchemaMismatch, StoreTimeout, Unsupported
 from memory.postgres.database import require_conninfo, translated
 
 BRANCH: Final = "central"
@@ -182,5 +182,11 @@ def _require_vector(connection: Connection) -> None:
                 "this Postgres server has no pgvector",
                 hint="install pgvector 0.7 or later on the server, e.g. Debian's postgresql-17-pgvector",
             )
-        connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
+        try:
+            connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
+        except DBAPIError as error:
+            if not isinstance(error.orig, psycopg.errors.InsufficientPrivilege):
+                raise
+            hint = "have a superuser run `CREATE EXTENSION vector` in this database"
+            raise Refused("this role may not create the extension vector", hint=hint) from error
     connection.commit()

@@ -53,8 +53,9 @@ def _dimension(embedder: Embedder, current: tuple[int, str, int] | tuple[object,
     """Ask the embedder; while its service is down, trust what the same model had before."""
     try:
         return embedder.dimension
-    except EmbeddingUnavailable:
+    except EmbeddingUnavailable as error:
         if current is None or current[1] != embedder.name:
+            error.hint = error.hint or "start the service, or set embedding_dim to open without asking it"
             raise
         logger.warning("the embedding service does not answer; opening with the dimension on record")
         return int(str(current[2]))

@@ -19,7 +19,7 @@ from memory.core.errors import Conflict, NotFound
 from memory.core.ports import Vector
 from memory.core.record import encode_stamps
 from memory.core.state import SCALARS, Changes, State, created_state
-from memory.engine.storage import Draft, NewText, Stored, Touch
+from memory.engine.storage import Draft, NewText, Stored, Touch, id_is_taken
 from memory.policies.admission import check_result
 from memory.postgres.database import Db
 from memory.postgres.rows import SELECT_STATE, FullRow, copy_rows, extra_of, read_state, updated_at
@@ -148,11 +148,7 @@ def _refuse_used(connection: Db, user_id: str, drafts: Sequence[Draft]) -> None:
         {"user": user_id, "ids": ids},
     ).fetchall()
     for taken in sorted([*twice, *(row[0] for row in used)]):
-        raise Conflict(
-            "a memory with this id exists or was deleted",
-            hint="leave memory_id out to get a new one, or update the existing memory",
-            memory_id=str(taken),
-        )
+        raise id_is_taken(str(taken))
 
 
 def locked(connection: Db, user_id: str, memory_id: str) -> Stored:

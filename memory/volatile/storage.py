@@ -31,6 +31,7 @@ from memory.engine.storage import (
     Snapshot,
     Stored,
     Touch,
+    id_is_taken,
 )
 from memory.policies.admission import Filter, check_result
 from memory.policies.ranking import Candidate, inverse_document_frequency, lexical_score
@@ -81,7 +82,7 @@ class VolatileStorage:
             seen: set[str] = set()
             for draft in drafts:
                 if draft.memory_id in user.rows or draft.memory_id in seen:
-                    raise Conflict("a memory with this id exists or was deleted", memory_id=draft.memory_id)
+                    raise id_is_taken(draft.memory_id)
                 seen.add(draft.memory_id)
             self._users[user_id] = user
             stamp = user.stamp(self._clock.now(), self._epoch)

@@ -67,7 +67,7 @@ def test_only_config_reads_the_environment() -> None:
         if re.search(r"os\.environ|os\.getenv|envvar=", path.read_text(encoding="utf-8"))
     ]
     # The keeper and initdb get an environment made for them; nothing is read from it.
-    assert set(readers) <= {"memory/postgres/cluster.py", "memory/postgres/embedded.py"}
+    assert set(readers) <= {"memory/config.py", "memory/postgres/cluster.py", "memory/postgres/embedded.py"}
 
 
 def test_importing_does_nothing_but_define(tmp_path: Path) -> None:

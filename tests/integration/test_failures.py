@@ -59,8 +59,10 @@ def test_a_server_that_is_not_there_is_unavailable_and_worth_a_retry() -> None:
 
 
 def test_a_missing_database_is_named(server: EmbeddedServer) -> None:
-    with pytest.raises(memory.StoreUnavailable, match="does not exist"):
+    with pytest.raises(memory.StoreDenied, match="does not exist") as caught:
         memory.connect(server.url("not_here"), embedding_model="hashing", connect_timeout=2)
+    assert not caught.value.retryable
+    assert "database name" in caught.value.hint
 
 
 def test_a_read_only_database_serves_reads_and_refuses_writes(database_url: str) -> None:

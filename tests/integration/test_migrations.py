@@ -150,8 +150,9 @@ def test_a_role_that_may_not_create_the_extension_is_told_so(new_database: Calla
         admin.execute("DROP ROLE IF EXISTS plain")
         admin.execute("CREATE ROLE plain LOGIN")
     plain = url.replace("postgres@", "plain@")
-    with pytest.raises(memory.StoreError):
+    with pytest.raises(memory.Refused) as caught:
         migrations.upgrade(plain)
+    assert "CREATE EXTENSION vector" in caught.value.hint
     assert migrations.current(url) is None
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute("CREATE EXTENSION vector")

@@ -155,3 +155,26 @@ def test_a_service_that_is_down_at_open_is_trusted_to_be_the_model_it_was(databa
         assert store.recall("note 1", user_id="u1", top_k=1)[0].memory.content == "note 1"
     with pytest.raises(EmbeddingUnavailable):
         memory.connect(database_url, embedder=Down("another"))
+
+
+def test_the_way_back_is_told_in_terms_of_settings(database_url: str) -> None:
+    with memory.connect(database_url, embedding_model="hashing:32") as store:
+        store.add_memory("x", user_id="u")
+    with pytest.raises(memory.ModelMismatch) as caught:
+        memory.connect(database_url, embedding_model="hashing:16")
+    assert "'hashing:32'" in caught.value.hint
+    assert "`memory --embedding-model hashing:16 db reembed`" in caught.value.hint
+
+
+def test_a_callers_own_embedder_is_not_closed_by_a_failed_open(database_url: str) -> None:
+    class Closing(Model):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    fill(database_url)
+    mine = Closing("B")
+    with pytest.raises(memory.ModelMismatch):
+        memory.connect(database_url, embedder=mine)
+    assert not mine.closed

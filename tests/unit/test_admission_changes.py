@@ -141,7 +141,7 @@ def test_an_edit_that_says_what_holds_already_writes_nothing() -> None:
     again = admit_changes(
         {
             "content": "tea",
-            "tags": ["A"],
+            "add_tags": ["A"],
             "remove_tags": ["never there"],
             "metadata": {"x": (1, {"y": None})},
             "remove_metadata": ["never there"],
@@ -160,7 +160,9 @@ def test_removed_tags_and_keys_can_come_back() -> None:
     assert back.tags["a"].stamp == back.metadata["x"].stamp == later
 
 
-def test_a_new_set_of_tags_goes_before_additions_and_removals() -> None:
+def test_a_new_set_of_tags_replaces_the_old_and_stands_alone() -> None:
     state = created_state(OLD, Changes(add_tags=frozenset({"old"})))
-    changed = state.written(NEW, admit_changes({"tags": ["a", "b"], "add_tags": ["c"], "remove_tags": ["b"]}))
-    assert changed.present_tags() == ("a", "c")
+    assert state.written(NEW, admit_changes({"tags": ["a", "b"]})).present_tags() == ("a", "b")
+    for beside in ({"add_tags": ["c"]}, {"remove_tags": ["b"]}):
+        with pytest.raises(InvalidValue, match="tags: replaces all tags"):
+            admit_changes({"tags": ["a", "b"], **beside})

@@ -43,7 +43,6 @@ def test_the_environment_sets_what_arguments_leave_open(monkeypatch: pytest.Monk
         ({"pool_size": 0}, "pool_size"),
         ({"similarity_floor": 1.0}, "similarity_floor"),
         ({"now": -1}, "now"),
-        ({"sqlite_path": "./memory.db"}, "sqlite_path"),
         ({"data_directory": Path()}, "data_directory"),
     ],
 )
@@ -52,6 +51,19 @@ def test_a_setting_that_cannot_be_is_named(settings: dict[str, Any], name: str) 
         memory.connect("memory://", **settings)
     assert caught.value.setting == name
     assert f"MEMORY_{name.upper()}" in caught.value.hint
+
+
+def test_an_unknown_setting_is_answered_with_the_nearest_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(memory.ConfigError) as caught:
+        memory.connect("memory://", recall_topk=3)
+    assert caught.value.setting == "recall_topk"
+    assert "recall_top_k" in caught.value.hint
+    monkeypatch.setenv("MEMORY_RECALL_TOPK", "3")
+    memory.connect("memory://", embedding_model="hashing").close()
+    assert "MEMORY_RECALL_TOPK" in caplog.text
+    assert "recall_top_k" in caplog.text
 
 
 def test_a_bad_value_in_the_environment_is_named_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

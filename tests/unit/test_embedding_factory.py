@@ -11,7 +11,7 @@ import pytest
 
 import memory.embedding
 from memory.core.errors import ConfigError
-from memory.embedding.factory import embedder_from
+from memory.embedding.factory import embedder_from, spec_of
 from memory.embedding.hashing import HashingEmbedder
 from memory.embedding.http import HttpEmbedder
 from memory.embedding.local import LocalEmbedder
@@ -110,3 +110,14 @@ def test_a_key_set_for_something_else_does_not_disturb_the_bundled_model() -> No
 def test_the_package_itself_imports_nothing() -> None:
     tree = ast.parse(Path(str(memory.embedding.__file__)).read_text(encoding="utf-8"))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@pytest.mark.parametrize("spec", ["local", "hashing:64", "hashing:128", "openai:bge-m3:latest"])
+def test_the_name_of_an_embedder_leads_back_to_its_specification(spec: str) -> None:
+    embedder = embedder_from(spec)
+    assert spec_of(embedder.name) == spec
+    embedder.close()
+
+
+def test_the_name_of_a_fastembed_model_leads_back_to_its_specification() -> None:
+    assert spec_of("BAAI/bge-small-zh-v1.5@fastembed") == "fastembed:BAAI/bge-small-zh-v1.5"
