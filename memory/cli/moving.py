@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -17,6 +17,7 @@ from memory.cli.session import Session
 from memory.core.model import ExportReport, ImportReport, Status
 
 PANEL = "Moving memories"
+SHOWN_REJECTIONS: Final = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -101,8 +102,8 @@ def _view_import(screen: Screen, report: ImportReport) -> None:
         screen.line(f"  {report.reembedded} were embedded anew, for this store's model")
     if report.deferred:
         screen.line(f"  {report.deferred} could not be embedded yet; they are found by their words until then")
-    for rejected in report.rejected:
+    for rejected in report.rejected[:SHOWN_REJECTIONS]:
         hint = f" ({rejected.hint})" if rejected.hint else ""
         screen.line(("  rejected ", "red"), f"line {rejected.line}: {rejected.reason}{hint}")
-    if report.rejected_count > len(report.rejected):
-        screen.line(f"  … and {report.rejected_count - len(report.rejected)} more")
+    if report.rejected_count > SHOWN_REJECTIONS:
+        screen.line(f"  … and {report.rejected_count - SHOWN_REJECTIONS} more; --json names up to a thousand")

@@ -120,7 +120,7 @@ def _where(config: MemoryConfig) -> str:
 
 
 def _program(config: MemoryConfig) -> list[str]:
-    """Three lines that work as they stand."""
+    """Three lines that work as they stand, but for a password, which is never shown."""
     url = url_of(config)
     argument = "" if url is None else f'"{redacted(url, url)}"'
     if url is None and config.data_directory is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from memory.core.clock import Stamp
+from memory.core.errors import InvalidValue
 from memory.core.model import MemoryType, Status
 from memory.core.state import ABSENT, Changes, created_state
 from memory.policies.admission import admit_changes
