@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from memory.connect import connect
+from memory.core.errors import UsageError
 from memory.core.provider import MemoryProvider
+from memory.engine.provider import StorageProvider
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,10 +46,13 @@ class AsyncMemoryProvider:
             threads: Most verbs at a time; more wait their turn.
         """
         self.sync = provider
+        self._closed = False
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="memory")
 
     async def run(self, call: Callable[[], R]) -> R:
         """Run a call in one of the façade's threads."""
+        if self._closed:
+            raise UsageError("the provider is closed", hint="open a new one with memory.connect_async()")
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     add_memory = _in_thread(MemoryProvider.add_memory)
@@ -64,6 +70,7 @@ class AsyncMemoryProvider:
 
     async def close(self) -> None:
         """Flush, close the provider and end the threads. Idempotent."""
+        self._closed = True
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -79,4 +86,15 @@ class AsyncMemoryProvider:
 
 async def connect_async(url: str | None = None, **arguments: Any) -> AsyncMemoryProvider:
     """``memory.connect`` without blocking the event loop."""
-    return AsyncMemoryProvider(await asyncio.to_thread(connect, url, **arguments))
+    opening = asyncio.create_task(asyncio.to_thread(connect, url, **arguments))
+    try:
+        return AsyncMemoryProvider(await asyncio.shield(opening))
+    except asyncio.CancelledError:
+        # The thread opens it all the same; somebody has to close it.
+        opening.add_done_callback(_close_unwanted)
+        raise
+
+
+def _close_unwanted(opening: asyncio.Task[StorageProvider]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        threading.Thread(target=opening.result().close, name="memory close").start()

@@ -62,8 +62,12 @@ def connect(
         SchemaMismatch: the schema is not at this program's revision. ModelMismatch: another embedding model's
         vectors are there. EmbeddingError: the model cannot be used.
     """
+    if url is not None and not isinstance(url, str):
+        raise ConfigError(f"database URL: must be a string, not {type(url).__name__}")
     if config is None:
         config = load_config(**settings)
+    elif not isinstance(config, MemoryConfig):
+        raise ConfigError(f"config: must be a MemoryConfig, not {type(config).__name__}")
     elif settings:
         raise ConfigError("give either `config` or single settings, not both")
     if url is None and config.database_url is not None:

@@ -113,11 +113,11 @@ STATEMENTS = (
     """,
     """
     CREATE INDEX memory_vectors_covering ON memory_vectors (user_id, model_id, status, created_at)
-        INCLUDE (memory_type, memory_id, embedding) WHERE dimension <= 640
+        INCLUDE (memory_type, memory_id, embedding) WHERE dimension <= 512
     """,
     """
     CREATE INDEX memory_vectors_long ON memory_vectors (user_id, model_id, status, created_at)
-        INCLUDE (memory_type, memory_id) WHERE dimension > 640
+        INCLUDE (memory_type, memory_id) WHERE dimension > 512
     """,
     """
     CREATE TABLE memory_tombstones (

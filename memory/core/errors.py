@@ -84,6 +84,12 @@ class StoreUnavailable(StoreError):
     default_hint = "check that the server runs and that the database URL is right, then try again"
 
 
+class StoreBusy(StoreUnavailable):
+    """The database gave this transaction up in favour of another one."""
+
+    default_hint = "repeat the call; nothing of it was written"
+
+
 class StoreTimeout(StoreUnavailable):
     """The database did not answer in time."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from memory.core.errors import StoreReadOnly
 from memory.engine.storage import Touch
 from memory.engine.worker import PeriodicWorker
 
+logger = logging.getLogger(__name__)
 MAX_BUFFERED = 10_000
 """Distinct memories waiting before a flush is forced."""
 MAX_HELD = 500_000
@@ -20,12 +23,15 @@ class AccessBuffer:
     def __init__(self, write: Callable[[Sequence[Touch]], None], *, interval: float) -> None:
         self._write = write
         self._counts: dict[tuple[str, str], tuple[int, int]] = {}
+        self._noting = True
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._worker = PeriodicWorker("memory access counts", interval, self.flush)
 
     def note(self, user_id: str, memory_ids: Iterable[str], now: int) -> None:
         """Count one access of each memory at ``now`` (ms UTC)."""
+        if not self._noting:
+            return
         with self._lock:
             for memory_id in memory_ids:
                 key = (user_id, memory_id)
@@ -46,6 +52,10 @@ class AccessBuffer:
                 self._write(
                     [Touch(user_id=u, memory_id=m, count=n, last_access_at=t) for (u, m), (n, t) in taken.items()]
                 )
+            except StoreReadOnly:
+                # A replica or a frozen database: it answers questions, and cannot note who asked.
+                logger.warning("the database is read-only: accesses are not counted")
+                self._noting = False
             except BaseException:
                 self._restore(taken)
                 raise

@@ -6,7 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from memory.core.errors import EmbeddingError
+import numpy as np
+from numpy.typing import NDArray
+
+from memory.core.errors import EmbeddingError, EmbeddingInvalid
 from memory.core.model import Notice
 from memory.core.ports import Embedder, Vector
 from memory.engine.storage import Pending, Storage
@@ -30,23 +33,41 @@ def deferred(reason: str) -> Embedded:
     return Embedded(None, Notice("embedding_deferred", f"stored, but not yet embedded: {reason}", RETRY_HINT))
 
 
-def embed_documents(embedder: Embedder, texts: Sequence[str]) -> list[Embedded]:
+def embed_documents(embedder: Embedder, texts: Sequence[str], dimension: int) -> list[Embedded]:
     """Embed texts; item i of the result belongs to ``texts[i]``. Never raises an EmbeddingError."""
     out: list[Embedded] = []
     for start in range(0, len(texts), BATCH):
-        out.extend(_embed_batch(embedder, texts[start : start + BATCH]))
+        out.extend(_embed_batch(embedder, texts[start : start + BATCH], dimension))
     return out
 
 
-def _embed_batch(embedder: Embedder, texts: Sequence[str]) -> list[Embedded]:
+def checked(vectors: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Vectors as they must be to be stored or compared, whoever wrote the embedder.
+
+    Raises:
+        EmbeddingInvalid: another shape, or not finite.
+    """
     try:
-        return [Embedded(vector) for vector in embedder.embed_documents(texts)]
+        found = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise EmbeddingInvalid(f"the embedding model returned no vectors ({error})") from error
+    if found.shape != shape:
+        raise EmbeddingInvalid(f"the embedding model returned the shape {found.shape} instead of {shape}")
+    if not np.isfinite(found).all():
+        raise EmbeddingInvalid("the embedding model returned a vector with NaN or infinity")
+    return found
+
+
+def _embed_batch(embedder: Embedder, texts: Sequence[str], dimension: int) -> list[Embedded]:
+    try:
+        vectors = checked(embedder.embed_documents(texts), (len(texts), dimension))
+        return [Embedded(vector) for vector in vectors]
     except EmbeddingError as error:
         if len(texts) == 1 or error.retryable:
             # An outage concerns all of them: asking again item by item would only hammer the service.
             return [deferred(error.message)] * len(texts)
     half = len(texts) // 2
-    return _embed_batch(embedder, texts[:half]) + _embed_batch(embedder, texts[half:])
+    return _embed_batch(embedder, texts[:half], dimension) + _embed_batch(embedder, texts[half:], dimension)
 
 
 class PendingEmbedder:
@@ -65,9 +86,9 @@ class PendingEmbedder:
         self._worker = PeriodicWorker("memory embedding backlog", interval, self._run)
         self._stopping = False
 
-    def wake(self) -> None:
-        """There is work."""
-        self._worker.wake()
+    def wake(self, *, at_once: bool = True) -> None:
+        """Look for work, now or at the next interval."""
+        self._worker.wake(at_once=at_once)
 
     def stop(self) -> None:
         """End after the batch under way."""
@@ -89,7 +110,7 @@ class PendingEmbedder:
         return stored
 
     def _embed(self, batch: Sequence[Pending]) -> int:
-        results = embed_documents(self._embedder, [item.content for item in batch])
+        results = embed_documents(self._embedder, [item.content for item in batch], self._storage.dimension)
         ready = [
             (item, result.vector) for item, result in zip(batch, results, strict=True) if result.vector is not None
         ]

@@ -47,6 +47,11 @@ class Exporter:
         with self._storage.snapshot(scope) as snapshot:
             if base is not None and base.epoch != snapshot.epoch:
                 raise Refused("`after` was exported from another history of this database", hint="make a full export")
+            if base is not None and _is_ahead(base, snapshot, scope):
+                raise Refused(
+                    "`after` knows later changes than this database has: it was restored to an earlier time",
+                    hint="make a full export",
+                )
             return self._write(target, scope, snapshot, base)
 
     def _write(
@@ -85,8 +90,8 @@ class Exporter:
             yield encode_line(record)
 
 
-def _list(value: Sequence[str]) -> Sequence[str]:
-    return [value] if isinstance(value, str) else value
+def _list(value: Sequence[str] | None) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value or ()
 
 
 def _base(after: str | Path | IO[bytes], scope: Scope) -> Begin:
@@ -114,6 +119,14 @@ def _continuing(scope: Scope, base: Begin) -> Scope:
     if scope.user_id is not None:
         revisions = {scope.user_id: revisions.get(scope.user_id, 0)}
     return Scope(user_id=scope.user_id, after=revisions)
+
+
+def _is_ahead(base: Begin, snapshot: Snapshot, scope: Scope) -> bool:
+    return any(
+        rev > snapshot.revisions.get(user_id, 0)
+        for user_id, rev in base.revisions.items()
+        if scope.user_id in (None, user_id)
+    )
 
 
 def _filters(scope: Scope) -> dict[str, Any]:

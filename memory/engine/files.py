@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import os
@@ -156,8 +157,10 @@ def open_target(target: str | Path | IO[bytes]) -> Iterator[IO[bytes]]:
     if not isinstance(target, str | Path):
         if not hasattr(target, "write") or _is_text(target):
             raise UsageError(f"target must be a path or a binary stream, not {type(target).__name__}")
+        if getattr(target, "closed", False):
+            raise TargetError("the stream: is closed", hint="pass an open binary stream")
         with _target_errors("the stream"):
-            yield target
+            yield _Whole(target) if isinstance(target, io.RawIOBase) else target  # type: ignore[misc]  # only write is used
             target.flush()
         return
     suffix = Path(target).suffix
@@ -166,6 +169,22 @@ def open_target(target: str | Path | IO[bytes]) -> Iterator[IO[bytes]]:
         written = path.open("wb") if path.exists() and not path.is_file() else _replacing(path)
         with written as raw, _compressed(raw, suffix) as stream:
             yield stream
+
+
+class _Whole:
+    """A raw stream may take less than it is given; this one goes on until it has taken all."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+
+    def write(self, data: bytes) -> int:
+        rest = memoryview(data)
+        while rest:
+            taken = self._raw.write(rest)
+            if not taken:
+                raise BlockingIOError(errno.EAGAIN, "the stream would block")
+            rest = rest[taken:]
+        return len(data)
 
 
 def _resolved(target: str | Path) -> Path:
@@ -210,4 +229,6 @@ def _target_errors(name: object) -> Iterator[None]:
         yield
     except OSError as error:
         hint = "choose another place, or free some space; nothing was left behind"
-        raise TargetError(f"{name}: cannot be written ({error.strerror or error})", hint=hint) from error
+        raise TargetError(
+            f"{name}: cannot be written ({getattr(error, 'strerror', None) or error})", hint=hint
+        ) from error

@@ -100,7 +100,7 @@ class Importer:
             for item, outcome in zip(incoming, outcomes, strict=True)
             if outcome.deferred
         ]
-        results = embed_documents(self._embedder, [item.content for item in waiting])
+        results = embed_documents(self._embedder, [item.content for item in waiting], self._storage.dimension)
         ready = [(w, r.vector) for w, r in zip(waiting, results, strict=True) if r.vector is not None]
         stored = self._storage.put_vectors(ready) if ready else 0
         self._counts["reembedded"] += stored

@@ -7,6 +7,7 @@ contract (``memory.core.provider``), from where ``help`` shows it.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,10 +79,11 @@ class StorageProvider(MemoryProvider):
         self._accesses = AccessBuffer(storage.touch, interval=settings.flush_interval)
         self._backlog = PendingEmbedder(storage, embedder, interval=settings.retry_interval)
         self._recaller = Recaller(storage, embedder, settings.weights)
+        self._process = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
-        if storage.pending(1, after=None):
-            self._backlog.wake()
+        # Always, not only when something waits now: another host may store without a vector and go away.
+        self._backlog.wake(at_once=bool(storage.pending(1, after=None)))
 
     # -- writing
 
@@ -114,7 +116,7 @@ class StorageProvider(MemoryProvider):
     def add_many(self, memories: Iterable[NewMemory], *, user_id: str) -> list[Memory]:
         user_id = self._ready(user_id)
         now = self._clock.now()
-        items = list(memories)
+        items = _listed(memories)
         if len(items) > limits.MAX_BATCH:
             raise InvalidValue(
                 "memories",
@@ -253,6 +255,8 @@ class StorageProvider(MemoryProvider):
             if self._closed:
                 return
             self._closed = True
+        if self._process != os.getpid():
+            return  # connections, threads and counts are the parent's
         try:
             self._backlog.stop()
             self._accesses.stop()
@@ -274,6 +278,11 @@ class StorageProvider(MemoryProvider):
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the provider is closed", hint="open a new one with memory.connect()")
+        if self._process != os.getpid():
+            # Two processes on one connection would read each other's answers.
+            raise UsageError(
+                "the provider was opened before this process was forked", hint="call memory.connect() in each process"
+            )
 
     def _ready(self, user_id: object) -> str:
         self._check_open()
@@ -282,7 +291,7 @@ class StorageProvider(MemoryProvider):
     def _embed(self, texts: Sequence[str]) -> list[Embedded]:
         if self._settings.defer_embedding:
             return [Embedded(None)] * len(texts)
-        return embed_documents(self._embedder, texts)
+        return embed_documents(self._embedder, texts, self._storage.dimension)
 
     def _insert(self, user_id: str, items: Sequence[Admitted], *, fresh_ids: bool) -> list[Memory]:
         embedded = self._embed([item.content for item in items])
@@ -306,7 +315,13 @@ class StorageProvider(MemoryProvider):
         return seen(stored, notices)
 
 
-def _admit_item(index: int, item: NewMemory, now: int) -> Admitted:
+def _listed(memories: object) -> list[Any]:
+    if isinstance(memories, str | bytes) or not isinstance(memories, Iterable):
+        raise InvalidValue("memories", f"must be a list of NewMemory, not {type(memories).__name__}")
+    return list(memories)
+
+
+def _admit_item(index: int, item: object, now: int) -> Admitted:
     if not isinstance(item, NewMemory):
         problem, hint = f"must be a NewMemory, not {type(item).__name__}", "write memory.NewMemory(content=…)"
         raise InvalidValue(f"memories[{index}]", problem, hint=hint, item=index)

@@ -12,6 +12,7 @@ from memory.core.model import Memory, Notice, Recalled
 from memory.core.ports import Embedder, Vector
 from memory.core.state import as_memory
 from memory.core.text import query_terms
+from memory.engine.embedding import checked
 from memory.engine.storage import Query, Storage, Stored
 from memory.policies.admission import Filter
 from memory.policies.ranking import Ranked, RankingWeights, rank, relevance
@@ -37,7 +38,7 @@ class Recaller:
 
     def _embed(self, text: str) -> tuple[Vector | None, tuple[Notice, ...]]:
         try:
-            return self._embedder.embed_query(text), ()
+            return checked(self._embedder.embed_query(text), (self._storage.dimension,)), ()
         except EmbeddingError as error:
             logger.warning("recall goes by words alone: %s", error.message)
             notice = Notice("recalled_by_words", f"the query could not be embedded: {error.message}", error.hint)

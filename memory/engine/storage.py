@@ -6,7 +6,7 @@ inside its transactions, and finds candidates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -106,7 +106,7 @@ class Snapshot:
 
     epoch: str
     revisions: Mapping[str, int]
-    records: Iterator[Mapping[str, Any]] = field(compare=False)
+    records: Generator[Mapping[str, Any]] = field(compare=False)
     """JSON objects as of ``core.record.encode_record``, tombstones last."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Mapping
@@ -123,10 +124,16 @@ def admit_changes(changes: Mapping[str, Any]) -> Changes:
     return Changes(scalars=scalars, **out)
 
 
-def check_result(state: State) -> None:
-    """Check what an edit leads to: each may be small, and the memory still grow too large."""
-    normalise.tags(state.present_tags(), "tags")
-    normalise.metadata(state.present_metadata())
+def check_result(before: State, after: State) -> None:
+    """Check what an edit leads to: each may be small, and the memory still grow too large.
+
+    What a merge has made larger than an edit may can still be edited, as long as it does not grow further.
+    """
+    if len(after.present_tags()) > len(before.present_tags()):
+        normalise.tags(after.present_tags(), "tags")
+    held, wanted = before.present_metadata(), after.present_metadata()
+    if len(json.dumps(wanted)) > len(json.dumps(held)):
+        normalise.metadata(wanted)
 
 
 def admit_filter(value: RecallFilter | Mapping[str, Any] | None) -> Filter:
@@ -176,8 +183,11 @@ def _conditions(value: object) -> tuple[Condition, ...]:
         if not operations:
             raise InvalidValue(name, "has no operator", hint=f"known: {', '.join(OPERATORS)}")
         out.extend(_condition(key, operator, operand, name) for operator, operand in operations.items())
-    if len(out) > limits.MAX_FILTER_VALUES:
-        raise InvalidValue("filters.metadata", f"more than {limits.MAX_FILTER_VALUES} conditions")
+    values = sum(len(condition.value) if condition.operator == "in" else 1 for condition in out)
+    if values > limits.MAX_FILTER_VALUES:
+        raise InvalidValue(
+            "filters.metadata", f"{values:,} values to compare, the limit is {limits.MAX_FILTER_VALUES:,}"
+        )
     return tuple(out)
 
 

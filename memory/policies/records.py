@@ -64,8 +64,8 @@ def _live(state: State, *, plain: bool) -> State:
     for name, value in {"source_session": None, **(_PLAIN_DEFAULTS if plain else {})}.items():
         scalars.setdefault(name, Register(_NEVER, value))
     checked = {name: replace_value(r, _check(name, r.value, plain=plain)) for name, r in scalars.items()}
-    if len(checked) - len(_CHECKS) > MAX_EXTRA:
-        raise InvalidValue("record", f"has more than {MAX_EXTRA} unknown fields")
+    if len(checked) - len(_CHECKS) > MAX_EXTRA * limits.MERGED:
+        raise InvalidValue("record", f"has more than {MAX_EXTRA * limits.MERGED} unknown fields")
     if "importance" not in checked:
         present = {key: r.value for key, r in metadata.items() if r.value is not ABSENT}
         value = default_importance(checked["content"].value, checked["memory_type"].value, present)

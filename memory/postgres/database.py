@@ -19,6 +19,7 @@ from memory.core.errors import (
     ConfigError,
     IntegrityFailure,
     SchemaMismatch,
+    StoreBusy,
     StoreDenied,
     StoreError,
     StoreFull,
@@ -37,6 +38,8 @@ SESSION: Final = (
     # Every query here has an index that leads with the user; before the first ANALYZE the planner would
     # think little of it, and a plan cached then would stay.
     "SET enable_seqscan = off",
+    # Planning recall takes as long as carrying it out, and its plan does not depend on the values.
+    "SET plan_cache_mode = force_generic_plan",
 )
 
 # Most telling class first; the last one catches the rest.
@@ -45,6 +48,8 @@ _TRANSLATION: Final[tuple[tuple[type[BaseException], type[StoreError]], ...]] = 
     (PoolClosed, StoreUnavailable),
     (errors.ReadOnlySqlTransaction, StoreReadOnly),
     (errors.DiskFull, StoreFull),
+    (errors.DeadlockDetected, StoreBusy),
+    (errors.SerializationFailure, StoreBusy),
     (errors.QueryCanceled, StoreTimeout),
     (errors.LockNotAvailable, StoreTimeout),
     (errors.UndefinedTable, SchemaMismatch),
@@ -88,12 +93,18 @@ def require_conninfo(conninfo: str) -> None:
         ConfigError: neither a URL nor a key=value string.
     """
     try:
-        conninfo_to_dict(conninfo)
+        parts = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError:
-        raise ConfigError(
-            "the database URL cannot be read",
-            hint="write postgresql://user:password@host:port/database, with %40 for @ in the password",
-        ) from None
+        raise _unreadable() from None
+    if "@" in str(parts.get("host", "")):
+        raise _unreadable()  # the rest of a password with an @ in it
+
+
+def _unreadable() -> ConfigError:
+    return ConfigError(
+        "the database URL cannot be read",
+        hint="write postgresql://user:password@host:port/database, with %40 for @ in the password",
+    )
 
 
 class Database:
@@ -129,14 +140,26 @@ class Database:
     @contextmanager
     def connection(self) -> Iterator[Db]:
         """An autocommit connection; each statement is its own transaction."""
-        with translated(), self._pool.connection() as connection:
+        with translated(), self._lent() as connection:
             yield connection
 
     @contextmanager
     def transaction(self) -> Iterator[Db]:
         """A connection inside one transaction, committed when the block ends well."""
-        with translated(), self._pool.connection() as connection, connection.transaction():
+        with translated(), self._lent() as connection, connection.transaction():
             yield connection
+
+    @contextmanager
+    def _lent(self) -> Iterator[Db]:
+        """A connection of the pool. One that turns out broken tells of a restart: the others are looked at, too."""
+        lent: Db | None = None
+        try:
+            with self._pool.connection() as lent:
+                yield lent
+        except psycopg.OperationalError:
+            if lent is not None and lent.broken:
+                self._pool.check()
+            raise
 
     def close(self) -> None:
         """Close every connection. Idempotent."""

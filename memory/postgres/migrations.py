@@ -55,6 +55,7 @@ def check(conninfo: str) -> None:
         SchemaMismatch: too old, too new or empty; says which command to run.
     """
     with _connection(conninfo) as connection:
+        _require_utf8(connection)
         at = _current(connection)
     if at == head():
         return
@@ -88,6 +89,7 @@ def upgrade(conninfo: str, *, target: str = f"{BRANCH}@head", timeout: float = 3
         Unsupported: the server has no pgvector.
     """
     with _connection(conninfo) as connection, _migration_lock(connection, timeout):
+        _require_utf8(connection)
         at = _current(connection)
         if at is not None and at not in {script.revision for script in _scripts().walk_revisions()}:
             raise SchemaMismatch(
@@ -168,6 +170,15 @@ def _migration_lock(connection: Connection, timeout: float) -> Iterator[None]:
         connection.rollback()
         connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_LOCK})")
         connection.commit()
+
+
+def _require_utf8(connection: Connection) -> None:
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+    if encoding not in ("UTF8", b"UTF8"):
+        raise Unsupported(
+            f"the database has the encoding {encoding!s}, memories need UTF8",
+            hint="create another one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+        )
 
 
 def _require_vector(connection: Connection) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
-from memory.core.errors import EmbeddingUnavailable, ModelMismatch
+from memory.core.errors import EmbeddingUnavailable, ModelMismatch, Refused
 from memory.core.ports import Embedder, Vector
+from memory.engine.embedding import checked
 from memory.engine.storage import Pending
 from memory.postgres.database import Database, Db
 from memory.postgres.writing import write_vector
@@ -18,11 +19,24 @@ REEMBED_COMMAND: Final = "memory db reembed"
 _BATCH: Final = 64
 
 _CURRENT = """SELECT e.model_id, e.name, e.dimension FROM sync_meta s JOIN embedding_models e USING (model_id)"""
+# Memories without a vector of a model, from a position on.
 _MISSING = """SELECT m.user_id, m.memory_id::text, m.content FROM memories m
     WHERE NOT EXISTS (SELECT FROM memory_vectors v WHERE v.user_id = m.user_id
-        AND v.memory_id = m.memory_id AND v.model_id = %(model)s)
-    AND (%(user)s::text IS NULL OR (m.user_id, m.memory_id) > (%(user)s::text, %(id)s::uuid))
+        AND v.memory_id = m.memory_id AND v.model_id = %(model)s) {after}
     ORDER BY m.user_id, m.memory_id LIMIT %(limit)s"""
+_DUE = """SELECT m.user_id, m.memory_id::text, m.content FROM memories m
+    WHERE m.embedding_due AND (SELECT model_id FROM sync_meta) = %(model)s {after}
+    ORDER BY m.user_id, m.memory_id LIMIT %(limit)s"""
+# A condition of its own rather than "no position or after it": that would not use the index in a generic plan.
+_AFTER = "AND (m.user_id, m.memory_id) > (%(user)s, %(id)s::uuid)"
+
+
+def _waiting(
+    connection: Db, statement: str, limit: int, *, after: tuple[str, str] | None, model_id: int
+) -> list[Pending]:
+    params = {"model": model_id, "limit": limit, "user": after and after[0], "id": after and after[1]}
+    rows = connection.execute(statement.format(after=_AFTER if after else ""), params).fetchall()
+    return [Pending(*row) for row in rows]
 
 
 def adopt_model(database: Database, embedder: Embedder) -> tuple[int, int]:
@@ -62,6 +76,8 @@ def _dimension(embedder: Embedder, current: tuple[int, str, int] | tuple[object,
 
 
 def _refuse_if_used(connection: Db, embedder: Embedder, dimension: int, current: Sequence[object]) -> None:
+    # Whoever is adding finishes first, and then sees which model it is.
+    connection.execute("LOCK TABLE memories IN SHARE ROW EXCLUSIVE MODE")
     if connection.execute("SELECT FROM memories LIMIT 1").fetchone() is None:
         return
     raise ModelMismatch(
@@ -88,16 +104,22 @@ def _register(connection: Db, name: str, dimension: int) -> int:
 
 def pending(database: Database, limit: int, *, after: tuple[str, str] | None, model_id: int) -> list[Pending]:
     """See ``Storage.pending``; nothing while another model is the current one."""
-    user, memory_id = after or (None, None)
     with database.connection() as connection:
-        rows = connection.execute(
-            "SELECT user_id, memory_id::text, content FROM memories WHERE embedding_due"
-            " AND (SELECT model_id FROM sync_meta) = %(model)s"
-            " AND (%(user)s::text IS NULL OR (user_id, memory_id) > (%(user)s::text, %(id)s::uuid))"
-            " ORDER BY user_id, memory_id LIMIT %(limit)s",
-            {"model": model_id, "user": user, "id": memory_id, "limit": limit},
-        ).fetchall()
-    return [Pending(*row) for row in rows]
+        return _waiting(connection, _DUE, limit, after=after, model_id=model_id)
+
+
+def require_current(connection: Db, model_id: int) -> None:
+    """Refuse to go on with a model that the database has left.
+
+    Raises:
+        ModelMismatch: the model was changed while this program ran.
+    """
+    row = connection.execute("SELECT model_id FROM sync_meta").fetchone()
+    if row is None or row[0] != model_id:
+        raise ModelMismatch(
+            "the database's embedding model was changed while this program ran",
+            hint="start it again with the new model",
+        )
 
 
 def put_vectors(connection: Db, vectors: Sequence[tuple[Pending, Vector]], *, model_id: int) -> int:
@@ -106,6 +128,8 @@ def put_vectors(connection: Db, vectors: Sequence[tuple[Pending, Vector]], *, mo
     The memory's row is locked while its vector is stored, so that an edit of its content either comes first,
     and the vector is dropped, or comes after, and removes it.
     """
+    # The table before its rows, as a change of model takes them.
+    connection.execute("LOCK TABLE memories IN ROW EXCLUSIVE MODE")
     known = connection.execute("SELECT FROM embedding_models WHERE model_id = %s FOR KEY SHARE", [model_id]).fetchone()
     if known is None:
         return 0  # another program has changed the model; it embeds what waits
@@ -147,23 +171,27 @@ def reembed(database: Database, embedder: Embedder, *, progress: Callable[[int, 
         done = _embed_missing(database, embedder, model_id, done, lambda n: progress(n, total))
         if _switch(database, model_id):
             return done
+        _refuse_if_overtaken(database, model_id)
+
+
+def _refuse_if_overtaken(database: Database, model_id: int) -> None:
+    with database.connection() as connection:
+        known = connection.execute("SELECT FROM embedding_models WHERE model_id = %s", [model_id]).fetchone()
+    if known is None:
+        raise Refused("another change of the embedding model has finished meanwhile", hint="open with that model")
 
 
 def _embed_missing(
     database: Database, embedder: Embedder, model_id: int, done: int, step: Callable[[int], None]
 ) -> int:
-    position = ("", "")
+    position: tuple[str, str] | None = None
     while True:
         with database.connection() as connection:
-            user, memory_id = position if position[0] else (None, None)
-            rows = connection.execute(
-                _MISSING, {"model": model_id, "user": user, "id": memory_id, "limit": _BATCH}
-            ).fetchall()
-        if not rows:
+            batch = _waiting(connection, _MISSING, _BATCH, after=position, model_id=model_id)
+        if not batch:
             return done
-        batch = [Pending(*row) for row in rows]
         position = (batch[-1].user_id, batch[-1].memory_id)
-        vectors = embedder.embed_documents([item.content for item in batch])
+        vectors = checked(embedder.embed_documents([item.content for item in batch]), (len(batch), embedder.dimension))
         with database.transaction() as connection:
             done += put_vectors(connection, list(zip(batch, vectors, strict=True)), model_id=model_id)
         step(done)
@@ -175,8 +203,7 @@ def _switch(database: Database, model_id: int) -> bool:
         connection.execute("SELECT FROM sync_meta FOR UPDATE")
         # Writers finish their transactions before this lock is granted, and wait for the commit after it.
         connection.execute("LOCK TABLE memories IN SHARE ROW EXCLUSIVE MODE")
-        missing = connection.execute(_MISSING, {"model": model_id, "user": None, "id": None, "limit": 1}).fetchone()
-        if missing is not None:
+        if _waiting(connection, _MISSING, 1, after=None, model_id=model_id):
             return False
         connection.execute("UPDATE sync_meta SET model_id = %s", [model_id])
         connection.execute("UPDATE memories SET embedding_due = false WHERE embedding_due")

@@ -18,7 +18,7 @@ from memory.postgres.database import Db
 from memory.postgres.filters import Where, is_narrow, narrow, wide
 from memory.postgres.terms import lexemes, tsquery
 
-LONGEST_COVERED: Final = 640
+LONGEST_COVERED: Final = 512
 """Largest dimension whose vectors the covering index holds; a literal in its definition."""
 _DIRECTION: Final = "created_at DESC, memory_id"
 
@@ -68,7 +68,8 @@ _LEXICAL = """asked AS MATERIALIZED (
 # Sides are put together by grouping, not by joining: the planner knows nothing about the size of a WITH
 # query, and would join them row by row.
 _RATED = """SELECT m.memory_id::text, {cosine}, coalesce(c.lexical, 0), m.importance, m.created_at, (
-    SELECT max(a.last_access_at) FROM memory_access a WHERE a.user_id = %(user)s AND a.memory_id = m.memory_id
+    SELECT nullif(max(a.last_access_at), 0) FROM memory_access a
+    WHERE a.user_id = %(user)s AND a.memory_id = m.memory_id
 ) FROM (
     SELECT memory_id, max(cosine) AS cosine, max(lexical) AS lexical FROM ({sides}) s GROUP BY memory_id
 ) c JOIN memories m ON m.user_id = %(user)s AND m.memory_id = c.memory_id"""

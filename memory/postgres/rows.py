@@ -27,7 +27,8 @@ SELECT m.memory_id::text, m.user_id, m.content, m.memory_type, m.importance, m.s
     ARRAY(SELECT t.tag FROM memory_tags t WHERE t.user_id = m.user_id AND t.memory_id = m.memory_id),
     (SELECT array_agg(a.writer) FROM memory_access a WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id),
     (SELECT array_agg(a.count) FROM memory_access a WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id),
-    (SELECT max(a.last_access_at) FROM memory_access a WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id),
+    (SELECT nullif(max(a.last_access_at), 0) FROM memory_access a
+        WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id),
     m.embedding_due
 FROM memories m
 """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +26,7 @@ FROM memories m
 LEFT JOIN memory_vectors v ON v.user_id = m.user_id AND v.memory_id = m.memory_id AND v.model_id = %(model)s
 LEFT JOIN LATERAL (
     SELECT array_agg(a.writer ORDER BY a.writer) AS writers, array_agg(a.count ORDER BY a.writer) AS counts,
-        max(a.last_access_at) AS last
+        nullif(max(a.last_access_at), 0) AS last
     FROM memory_access a WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id
 ) a ON true
 """
@@ -42,7 +42,10 @@ def open_snapshot(database: Database, scope: Scope, *, model_id: int, model: str
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             connection.execute("SET LOCAL enable_seqscan = on")
-            yield _snapshot(connection, scope, model_id=model_id, model=model)
+            snapshot = _snapshot(connection, scope, model_id=model_id, model=model)
+            # Closed here and not whenever it is collected: its cursor must not outlive our hold on the connection.
+            with closing(snapshot.records):
+                yield snapshot
         finally:
             if not connection.closed:
                 connection.execute("ROLLBACK")
@@ -60,7 +63,7 @@ def _snapshot(connection: Db, scope: Scope, *, model_id: int, model: str) -> Sna
     return Snapshot(epoch, dict(revisions), _records(connection, scope, model_id=model_id, model=model))
 
 
-def _records(connection: Db, scope: Scope, *, model_id: int, model: str) -> Iterator[Mapping[str, Any]]:
+def _records(connection: Db, scope: Scope, *, model_id: int, model: str) -> Generator[Mapping[str, Any]]:
     base = (
         {}
         if scope.after is None

@@ -114,7 +114,13 @@ class PostgresStorage:
     def candidates(self, user_id: str, query: Query, where: Filter) -> list[Candidate]:
         """See ``Storage``."""
         with self._database.connection() as connection:
-            return find_candidates(connection, user_id, query, where, model_id=self._model_id, dimension=self.dimension)
+            found = find_candidates(
+                connection, user_id, query, where, model_id=self._model_id, dimension=self.dimension
+            )
+            if query.vector is not None and all(candidate.cosine is None for candidate in found):
+                # No vector of our model at all: perhaps they have all been replaced.
+                models.require_current(connection, self._model_id)
+        return found
 
     def touch(self, touches: Sequence[Touch]) -> None:
         """See ``Storage``. One transaction, users in ascending order like everywhere."""

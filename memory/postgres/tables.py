@@ -101,7 +101,7 @@ class VectorRow(Central, OwnedColumns, table=True):
             "status",
             "created_at",
             postgresql_include=["memory_type", "memory_id", "embedding"],
-            postgresql_where=text("dimension <= 640"),
+            postgresql_where=text("dimension <= 512"),
         ),
         Index(
             "memory_vectors_long",
@@ -110,7 +110,7 @@ class VectorRow(Central, OwnedColumns, table=True):
             "status",
             "created_at",
             postgresql_include=["memory_type", "memory_id"],
-            postgresql_where=text("dimension > 640"),
+            postgresql_where=text("dimension > 512"),
         ),
     )
     model_id: int = Field(primary_key=True, sa_type=Integer(), foreign_key="embedding_models.model_id")

@@ -184,7 +184,7 @@ def change(
     probe = held.state.written(Stamp(0, 0, ""), changes)
     if probe == held.state:
         return held
-    check_result(probe)
+    check_result(held.state, probe)
     drawn = draw(connection, user_id, now=now, count=1)
     state = held.state.written(drawn.stamp, changes)
     new_text = text if state.value("content") != held.state.value("content") else None
@@ -314,7 +314,8 @@ def touch(connection: Db, user_id: str, touches: Sequence[Touch]) -> None:
         [user_id, [UUID(item.memory_id) for item in touches]],
     ).fetchall()
     alive = {str(row[0]) for row in live}
-    kept = [item for item in touches if item.memory_id in alive]
+    # In ascending order, like everyone who locks several memories.
+    kept = sorted((item for item in touches if item.memory_id in alive), key=lambda item: item.memory_id)
     if not kept:
         return
     connection.execute(

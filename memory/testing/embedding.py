@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,32 @@ class EmbeddingTests(SuiteBase):
         added = store.add_many(items, user_id="u")
         assert [bool(memory.notices) for memory in added] == [False, False, True, False, False]
         assert store.stats().pending_embeddings == 1
+
+    @pytest.mark.parametrize("wrong", ["short", "nan", "fewer", "text"])
+    def test_an_embedder_that_returns_nonsense_spoils_nothing(self, open_store: OpenStore, wrong: str) -> None:
+        class Nonsense(HashingEmbedder):
+            def embed_documents(self, texts: Sequence[str]) -> Vectors:
+                vectors = super().embed_documents(texts).copy()
+                if not any("odd" in text for text in texts):
+                    return vectors
+                if wrong == "nan":
+                    vectors[0, 0] = float("nan")
+                answers: dict[str, Any] = {"short": vectors[:, :32], "nan": vectors, "fewer": vectors[:0], "text": "?"}
+                return answers[wrong]  # type: ignore[no-any-return]  # wrong on purpose
+
+        store = open_store(embedder=Nonsense(), retry_interval=3_600)
+        added = store.add_many([NewMemory(content=text) for text in ("green tea", "odd one")], user_id="u")
+        assert [bool(memory.notices) for memory in added] == [False, True]
+        assert contents(store.recall("green tea", user_id="u"))[0] == "green tea"
+        assert contents(store.recall("odd", user_id="u"))[0] == "odd one"
+
+    def test_what_another_provider_left_waiting_is_embedded_too(self, open_store: OpenStore) -> None:
+        self.require("persistent")
+        running = open_store(retry_interval=0.1)
+        other = open_store(embedder=FailingEmbedder(EmbeddingUnavailable("down")), retry_interval=3_600)
+        other.add_memory("green tea", user_id="u")
+        other.close()
+        wait_until(lambda: running.stats().pending_embeddings == 0)
 
     def test_an_outage_is_not_hammered_item_by_item(self, open_store: OpenStore) -> None:
         embedder = FailingEmbedder(EmbeddingUnavailable("down"))

@@ -286,6 +286,7 @@ class ExchangeTests(SuiteBase):
             },
             {
                 **base,
+                "access_count": 3,
                 "memory_id": "6f1f0c6e-8f5e-4a4e-9d0c-2f5f3d6f7a02",
                 "content": "in seconds",
                 "created_at": NOW // 1000,
@@ -307,6 +308,7 @@ class ExchangeTests(SuiteBase):
         assert (first.content, first.access_count, first.tags) == ("项目代号叫夜莺", 4, ("项目",))
         assert (first.updated_at, first.last_access_at) == (NOW - DAY, NOW - 5)
         assert (second.created_at, second.tags) == (NOW, ("json", "text"))
+        assert (second.access_count, second.last_access_at) == (3, None)
         again = store.import_memories(io.BytesIO(data))
         assert (again.created, again.merged, again.unchanged) == (0, 0, 3)
         edited = store.update_memory(first.memory_id, user_id="u", content="edited since")

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from memory.core.errors import FormatError, Refused
+from memory.core.errors import FormatError, InvalidValue, Refused
 from memory.core.model import NewMemory
 from memory.engine.provider import StorageProvider
 from memory.testing.base import NOW, OpenStore, SuiteBase, everything
@@ -128,6 +128,20 @@ class IncrementalTests(SuiteBase):
         here.import_memories(io.BytesIO(full))
         assert everything(here, "u") == everything(there, "u") == []
         assert there.recall("edited later", user_id="u") == []
+
+    def test_a_memory_that_merging_made_large_can_still_be_edited(self, open_store: OpenStore) -> None:
+        here, there = open_store(), open_store("other")
+        added = here.add_memory("original", user_id="u")
+        key = {"memory_id": added.memory_id, "user_id": "u"}
+        there.import_memories(io.BytesIO(exported(here)))
+        here.update_memory(**key, tags=[f"a{i}" for i in range(200)])
+        there.update_memory(**key, tags=[f"b{i}" for i in range(200)])
+        here.import_memories(io.BytesIO(exported(there)))
+        assert len(here.get_memory(**key).tags) == 400
+        assert here.update_memory(**key, content="edited", remove_tags=["a1"]).content == "edited"
+        with pytest.raises(InvalidValue, match="tags"):
+            here.update_memory(**key, add_tags=["one", "more"])
+        assert there.import_memories(io.BytesIO(exported(here))).rejected == ()
 
     def test_access_counts_of_two_stores_add_up_exactly_once(self, open_store: OpenStore) -> None:
         here, there = open_store(), open_store("other")

@@ -154,6 +154,14 @@ class UpdatingTests(SuiteBase):
         assert field in str(caught.value)
         assert store.get_memory(added.memory_id, user_id="u") == added
 
+    def test_what_a_caller_does_to_a_returned_memory_stays_the_callers(self, store: StorageProvider) -> None:
+        given: dict[str, Any] = {"list": [1]}
+        added = store.add_memory("m", user_id="u", metadata=given)
+        given["list"].append(2)
+        added.metadata["list"].append(3)
+        store.get_memory(added.memory_id, user_id="u").metadata["list"].append(4)
+        assert store.get_memory(added.memory_id, user_id="u").metadata == {"list": [1]}
+
     def test_many_small_edits_cannot_make_a_memory_too_large(self, store: StorageProvider) -> None:
         added = store.add_memory("m", user_id="u", tags=[f"t{i}" for i in range(200)], metadata={"a": "x" * 40_000})
         with pytest.raises(InvalidValue, match="tags"):

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from memory.core.merge import merge
 from memory.core.model import Stats
 from memory.core.ports import Clock, Vector
 from memory.core.record import Record, encode_record
-from memory.core.state import Changes, State, created_state
+from memory.core.state import Changes, Register, State, created_state
 from memory.core.text import document_terms
 from memory.engine.storage import (
     Draft,
@@ -108,7 +109,7 @@ class VolatileStorage:
             user = self._users[user_id]
             state = row.state.written(user.stamp(self._clock.now(), self._epoch), changes)
             if state != row.state:
-                check_result(state)
+                check_result(row.state, state)
                 if text is not None and state.value("content") != row.state.value("content"):
                     row.vector = text.vector
                 row.state, row.rev = state, user.next_rev()
@@ -246,7 +247,7 @@ class VolatileStorage:
                 if _in_scope(user_id, row, scope)
             ]
         records.sort(key=lambda record: "content" not in record)
-        yield Snapshot(self._epoch, revisions, iter(records))
+        yield Snapshot(self._epoch, revisions, (record for record in records))
 
     def _record(self, user_id: str, memory_id: str, row: _Row) -> Mapping[str, Any]:
         record = Record(
@@ -288,7 +289,10 @@ class VolatileStorage:
 
     def _stored(self, user_id: str, memory_id: str) -> Stored:
         row = self._users[user_id].rows[memory_id]
-        return Stored(memory_id=memory_id, user_id=user_id, state=row.state, version=str(row.rev))
+        # A copy: what a caller does to nested metadata stays the caller's.
+        metadata = {key: Register(r.stamp, deepcopy(r.value)) for key, r in row.state.metadata.items()}
+        state = replace(row.state, metadata=metadata)
+        return Stored(memory_id=memory_id, user_id=user_id, state=state, version=str(row.rev))
 
 
 def _registers(state: State) -> State:

@@ -158,6 +158,7 @@ class Pair(RuleBasedStateMachine):
     @rule(user=users, where=filters, size=st.integers(1, 5))
     def list_all(self, user: str, where: dict[str, Any], size: int) -> None:
         pages = []
+        where = {name: value for name, value in where.items() if name != "min_relevance"}
         for store in (self.real, self.plain):
             found, cursor = [], None
             while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -93,3 +94,34 @@ def test_a_cancelled_add_is_whole_or_not_there(database_url: str) -> None:
 
     found = asyncio.run(work())
     assert [(m.content, m.tags, m.metadata) for m in found] in ([], [("cancelled", ("t",), {"k": 1})])
+
+
+def test_a_cancelled_opening_leaves_no_provider_behind(database_url: str) -> None:
+    def ours() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith(("pool-", "memory "))}
+
+    async def work() -> None:
+        for _ in range(3):
+            opening = asyncio.create_task(memory.connect_async(database_url, embedding_model="hashing"))
+            await asyncio.sleep(0.01)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        for _ in range(300):
+            await asyncio.sleep(0.02)
+            if not ours():
+                break
+
+    asyncio.run(work())
+    assert ours() == set()
+
+
+def test_a_verb_after_closing_is_a_usage_error() -> None:
+    async def work() -> None:
+        store = await memory.connect_async("memory://", embedding_model="hashing")
+        await store.close()
+        await store.close()
+        with pytest.raises(memory.UsageError, match="closed"):
+            await store.recall("x", user_id="u")
+
+    asyncio.run(work())

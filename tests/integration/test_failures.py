@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import os
 import shutil
 import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +160,86 @@ def test_a_batch_that_the_database_refuses_leaves_nothing(database_url: str) -> 
             store.add_memory("one", user_id="u", tags=["poison"])
         assert store.stats().memories_by_status == {}
         assert store.add_memory("fine", user_id="u").version == "1"
+
+
+def test_a_failed_export_leaves_nothing_on_the_connection_it_used(database_url: str) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            if self.tell() > 100_000:
+                raise OSError(28, "No space left on device")
+            return super().write(data)
+
+    with memory.connect(database_url, embedding_model="hashing", pool_size=1) as store:
+        store.add_many([memory.NewMemory(content=f"note {i} " + "x" * 100) for i in range(2_000)], user_id="u")
+        with pytest.raises(memory.TargetError) as caught:
+            store.export_memories(Full())
+        assert store._storage._database is not None  # type: ignore[attr-defined]
+        with store._storage._database.transaction() as connection:  # type: ignore[attr-defined]
+            del caught  # frees the traceback, and with it whatever still holds the cursor
+            gc.collect()
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_after_a_restart_of_the_server_one_call_fails_and_not_one_a_connection(
+    own_server: tuple[EmbeddedServer, Callable[[], None]],
+) -> None:
+    server, _ = own_server
+    with memory.connect(
+        server.url(), embedding_model="hashing", auto_migrate=True, pool_size=6, track_access=False
+    ) as store:
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(lambda i: store.add_memory(f"note {i}", user_id=f"u{i}"), range(60)))
+        with psycopg.connect(server.url(), autocommit=True) as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'nightingale-memory' AND pid <> pg_backend_pid()"
+            )
+        failed = 0
+        for _ in range(20):
+            try:
+                store.get_memory("00000000-0000-4000-8000-000000000000", user_id="u")
+            except memory.StoreUnavailable:
+                failed += 1
+            except memory.NotFound:
+                pass
+        assert failed <= 1
+
+
+def test_a_read_only_database_answers_and_forgets_who_asked(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with memory.connect(database_url, embedding_model="hashing") as store:
+        store.add_memory("green tea", user_id="u")
+    with psycopg.connect(database_url, autocommit=True) as admin:
+        admin.execute(f"ALTER DATABASE {admin.info.dbname} SET default_transaction_read_only = on")
+    with memory.connect(database_url, embedding_model="hashing") as store:
+        assert len(store.recall("tea", user_id="u")) == 1
+        assert store.export_memories(tmp_path / "e.jsonl").memories == 1
+        assert len(store.recall("tea", user_id="u")) == 1
+    assert caplog.text.count("accesses are not counted") == 1
+
+
+def test_a_database_of_another_encoding_is_refused(server: EmbeddedServer) -> None:
+    with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
+        admin.execute("DROP DATABASE IF EXISTS latin")
+        admin.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0 LOCALE_PROVIDER libc")
+    with pytest.raises(memory.Unsupported, match="LATIN1"):
+        memory.connect(server.url("latin"), embedding_model="hashing", auto_migrate=True)
+    with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
+        admin.execute("DROP DATABASE latin")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.add_many(None, user_id="u"),
+        lambda store: store.add_many("abc", user_id="u"),
+        lambda _: memory.connect(123),  # type: ignore[arg-type]
+        lambda _: memory.connect("memory://", config={}),  # type: ignore[arg-type]
+        lambda _: memory.connect("postgresql://u:ab@cd@host/db"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_a_usage_error(call: Callable[[Any], Any]) -> None:
+    with memory.connect("memory://", embedding_model="hashing") as store, pytest.raises(memory.UsageError) as caught:
+        call(store)
+    assert "cd@host" not in str(caught.value)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import io
+import time
+import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
+from pgvector.psycopg import register_vector
 
 import memory
 from memory.core.errors import EmbeddingUnavailable
 from memory.core.ports import Vectors
+from memory.core.text import document_terms
 from memory.embedding.hashing import HashingEmbedder
+from memory.engine.storage import Draft
+from memory.policies.admission import admit_new
 from memory.postgres.database import Database
 from memory.postgres.models import reembed
+from memory.postgres.writing import insert_one
 
 
 class Model(HashingEmbedder):
@@ -127,7 +135,8 @@ def test_a_program_with_the_old_model_loses_nothing_after_the_change(database_ur
     old.export_memories(target, user_id="u1")
     old.import_memories(io.BytesIO(target.getvalue()))
     assert vectors_by_model(database_url) == {"B": 149}
-    assert old.recall("old program", user_id="u1", top_k=2)[0].memory.content.endswith("old program")
+    with pytest.raises(memory.ModelMismatch, match="changed while this program ran"):
+        old.recall("old program", user_id="u1")
     assert old.embed_pending() == 0
     old.close()
     with memory.connect(database_url, embedder=Model("B"), retry_interval=3_600) as new:
@@ -178,3 +187,46 @@ def test_a_callers_own_embedder_is_not_closed_by_a_failed_open(database_url: str
     with pytest.raises(memory.ModelMismatch):
         memory.connect(database_url, embedder=mine)
     assert not mine.closed
+
+
+def test_a_change_of_model_that_another_one_has_overtaken_stops(database_url: str) -> None:
+    fill(database_url)
+    first = Database(database_url, pool_size=2, timeout=10)
+    second = Database(database_url, pool_size=2, timeout=10)
+
+    class Overtaken(Model):
+        done = False
+
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
+            if not self.done:
+                self.done = True
+                reembed(second, Model("C"))
+            return super().embed_documents(texts)
+
+    with pytest.raises(memory.Refused, match="another change"):
+        reembed(first, Overtaken("B"))
+    first.close()
+    second.close()
+    assert vectors_by_model(database_url) == {"C": 150}
+
+
+def test_an_empty_database_is_not_taken_over_while_somebody_adds(database_url: str) -> None:
+    with memory.connect(database_url, embedder=Model("A")) as store, psycopg.connect(database_url) as adding:
+        assert store.stats().users == 0
+        model = adding.execute("SELECT model_id FROM sync_meta").fetchone()
+        assert model is not None
+        draft = Draft(
+            memory_id=str(uuid.uuid4()),
+            changes=admit_new(memory.NewMemory(content="uncommitted"), now=1).changes,
+            terms=document_terms("uncommitted"),
+            vector=Model("A").embed_documents(["uncommitted"])[0],
+        )
+        register_vector(adding)
+        insert_one(adding, "u", draft, now=1, model_id=model[0], dimension=64)
+        with ThreadPoolExecutor(1) as thread:
+            opening = thread.submit(memory.connect, database_url, embedder=Model("B"))
+            time.sleep(0.3)
+            assert not opening.done()
+            adding.commit()
+            with pytest.raises(memory.ModelMismatch):
+                opening.result()

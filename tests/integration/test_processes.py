@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 import memory
 from memory.core.clock import MAX_COUNTER, Tick, next_tick
 from memory.embedding.hashing import HashingEmbedder
+from memory.engine.storage import Pending, Touch
 from memory.postgres.storage import PostgresStorage
 from memory.postgres.writing import draw
 
@@ -171,3 +173,52 @@ def sessions(url: str) -> int:
             if count == 0:
                 break
         return count
+
+
+FORKING = """
+import os, sys, memory
+store = memory.connect(sys.argv[1], embedding_model="hashing", pool_size=1)
+store.add_memory("of the parent", user_id="u")
+pid = os.fork()
+if pid == 0:
+    try:
+        store.recall("parent", user_id="u")
+    except memory.UsageError as error:
+        store.close()
+        print("refused:", error.message, flush=True)
+        with memory.connect(sys.argv[1], embedding_model="hashing") as own:
+            print("own:", own.recall("parent", user_id="u")[0].memory.content, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print("parent:", store.recall("parent", user_id="u")[0].memory.content)
+store.close()
+"""
+
+
+def test_a_forked_process_cannot_use_its_parents_connections(database_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, database_url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "refused: the provider was opened before this process was forked",
+        "own: of the parent",
+        "parent: of the parent",
+    ]
+
+
+def test_accesses_and_late_vectors_of_the_same_memories_never_deadlock(database_url: str) -> None:
+    embedder = HashingEmbedder()
+    with memory.connect(database_url, embedder=embedder, track_access=False, pool_size=4) as store:
+        added = store.add_many([memory.NewMemory(content=f"note {i}") for i in range(64)], user_id="u")
+        storage = store._storage
+        vectors = [
+            (Pending("u", item.memory_id, item.content), embedder.embed_documents([item.content])[0]) for item in added
+        ]
+        touches = [Touch(user_id="u", memory_id=item.memory_id, count=1, last_access_at=1) for item in added[::-1]]
+        with ThreadPoolExecutor(4) as threads:
+            work: list[Future[Any]] = [threads.submit(storage.touch, touches) for _ in range(10)]
+            work += [threads.submit(storage.put_vectors, vectors) for _ in range(10)]
+            for future in work:
+                future.result()
+        assert store.stats().accesses == 640

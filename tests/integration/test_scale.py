@@ -8,6 +8,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pytest
+
 import memory
 from tests.bench import volume
 
@@ -66,3 +69,16 @@ def check_one_moment(data: bytes, pairs: list[Any]) -> None:
     ]
     # Of one moment, at most one pair is between its two updates.
     assert sum(1 for difference in steps if difference) <= 1
+
+
+def test_an_increment_on_a_database_that_was_set_back_is_refused(database_url: str) -> None:
+    with memory.connect(database_url, embedding_model="hashing") as store:
+        store.add_memory("one", user_id="u")
+        full = io.BytesIO()
+        store.export_memories(full)
+        # What putting an older copy of the data directory back amounts to: same identity, lower revision.
+        with psycopg.connect(database_url, autocommit=True) as admin:
+            admin.execute("DELETE FROM memories")
+            admin.execute("UPDATE sync_user SET rev = 0")
+        with pytest.raises(memory.Refused, match="restored"):
+            store.export_memories(io.BytesIO(), after=io.BytesIO(full.getvalue()))

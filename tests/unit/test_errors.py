@@ -27,7 +27,7 @@ def tree(kind: type[Error] = Error) -> Iterator[type[Error]]:
 
 KINDS = sorted(set(tree()), key=lambda kind: kind.__name__)
 PLAIN_KINDS = [kind for kind in KINDS if kind is not InvalidValue]
-RETRYABLE = {"StoreUnavailable", "StoreTimeout", "EmbeddingUnavailable"}
+RETRYABLE = {"StoreUnavailable", "StoreTimeout", "StoreBusy", "EmbeddingUnavailable"}
 
 
 def example(kind: type[Error]) -> Error:

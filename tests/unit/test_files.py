@@ -245,3 +245,28 @@ def test_a_disk_that_fills_up_is_a_target_error_and_leaves_what_was_there(tmp_pa
     assert run.stderr == ""
     assert names(tmp_path) == [path.name]
     assert path.read_bytes() == b"old"
+
+
+def test_a_raw_stream_that_takes_a_little_at_a_time_gets_all() -> None:
+    class Sipping(io.RawIOBase):
+        def __init__(self) -> None:
+            self.got = b""
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            self.got += bytes(data[:3])
+            return min(3, len(data))
+
+    sipping = Sipping()
+    with open_target(sipping) as stream:  # type: ignore[arg-type]  # a raw stream is a binary stream
+        stream.write(b"0123456789")
+    assert sipping.got == b"0123456789"
+
+
+def test_a_closed_stream_is_a_target_error() -> None:
+    closed = io.BytesIO()
+    closed.close()
+    with pytest.raises(TargetError, match="closed"), open_target(closed):
+        pass
