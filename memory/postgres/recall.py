@@ -20,7 +20,6 @@ from memory.postgres.terms import lexemes, tsquery
 
 LONGEST_COVERED: Final = 512
 """Largest dimension whose vectors the covering index holds; a literal in its definition."""
-_DIRECTION: Final = "created_at DESC, memory_id"
 
 _SLICE = """slice AS MATERIALIZED (
     SELECT m.memory_id, m.length FROM memories m WHERE {memories}
