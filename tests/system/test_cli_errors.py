@@ -153,7 +153,7 @@ def test_another_embedding_model_is_exit_6_and_says_what_to_run(memory: Command)
     memory("add", "x", "--user", "u")
     error = memory.error("stats", "--embedding-model", "hashing:32", code=6)
     assert (error["type"], error["stored"], error["configured"]) == ("ModelMismatch", "hashing-v1-64", "hashing-v1-32")
-    assert "memory db reembed" in error["hint"]
+    assert "memory --embedding-model hashing:32 db reembed" in error["hint"]
 
 
 def test_files_that_cannot_be_used_are_exit_7(memory: Command, tmp_path: Path) -> None:
