@@ -112,8 +112,8 @@ STATEMENTS = (
     )
     """,
     """
-    CREATE INDEX memory_vectors_covering ON memory_vectors (user_id, model_id, status, created_at)
-        INCLUDE (memory_type, memory_id, embedding) WHERE dimension <= 512
+    CREATE INDEX memory_vectors_covering ON memory_vectors (user_id, model_id, status, created_at, memory_id)
+        INCLUDE (memory_type, embedding) WHERE dimension <= 512
     """,
     """
     CREATE INDEX memory_vectors_long ON memory_vectors (user_id, model_id, status, created_at)

@@ -37,7 +37,7 @@ LONGEST_SOCKET_PATH = 103
 
 # What a caller may change with ``settings``.
 DEFAULT_SETTINGS = {
-    "shared_buffers": "128MB",
+    "shared_buffers": "256MB",
     "max_connections": "100",
     "timezone": "UTC",
     "log_timezone": "UTC",

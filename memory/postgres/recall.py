@@ -81,8 +81,10 @@ _LEXICAL_SIDE = """(
 _LEXICAL_OF_DENSE = """SELECT memory_id, NULL::float8, lexical FROM lexical
     WHERE memory_id = ANY(ARRAY(SELECT memory_id FROM dense))"""
 
+# By the whole key of the covering index, whose pages the dense side has just read.
 _COSINE = """coalesce(c.cosine, (SELECT -(v.embedding <#> %(vector)b) FROM memory_vectors v
-    WHERE v.user_id = %(user)s AND v.memory_id = m.memory_id AND v.model_id = %(model)s))"""
+    WHERE v.user_id = %(user)s AND v.model_id = %(model)s AND v.dimension {bound} AND v.status = m.status
+    AND v.created_at = m.created_at AND v.memory_id = m.memory_id))"""
 
 
 def candidates_statement(
@@ -108,7 +110,7 @@ def candidates_statement(
         sides.append(_LEXICAL_SIDE)
     if len(sides) == 2:
         sides.append(_LEXICAL_OF_DENSE)
-    cosine = "NULL::float8" if query.vector is None else _COSINE
+    cosine = "NULL::float8" if query.vector is None else _COSINE.format(bound=_bound(dimension))
     rated = _RATED.format(cosine=cosine, sides=" UNION ALL ".join(sides))
     return f"WITH {', '.join(parts)} {rated}", params | where.params
 
@@ -144,14 +146,18 @@ def _memories(where: Where, given: Filter, *, complete: bool = False) -> str:
     return str(inner)
 
 
+def _bound(dimension: int) -> str:
+    """The condition under which one of the two partial indexes is usable."""
+    return f"{'<=' if dimension <= LONGEST_COVERED else '>'} {LONGEST_COVERED}"
+
+
 def _dense(where: Where, given: Filter, *, simple: bool, dimension: int) -> str:
     inner = Where()
     inner.params = where.params
     inner.add("v.user_id = %(user)s")
     narrow(inner, "v", given)
-    bound = "<=" if dimension <= LONGEST_COVERED else ">"
     joined = "" if simple else "JOIN slice USING (memory_id)"
-    return _DENSE.format(joined=joined, bound=f"{bound} {LONGEST_COVERED}", vectors=str(inner))
+    return _DENSE.format(joined=joined, bound=_bound(dimension), vectors=str(inner))
 
 
 def _lexical(where: Where, given: Filter, *, simple: bool) -> str:

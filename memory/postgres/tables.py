@@ -100,7 +100,8 @@ class VectorRow(Central, OwnedColumns, table=True):
             "model_id",
             "status",
             "created_at",
-            postgresql_include=["memory_type", "memory_id", "embedding"],
+            "memory_id",
+            postgresql_include=["memory_type", "embedding"],
             postgresql_where=text("dimension <= 512"),
         ),
         Index(
