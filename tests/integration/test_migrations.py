@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -184,3 +185,15 @@ def test_migrations_import_nothing_of_ours_and_have_one_head() -> None:
         assert file.name.startswith(("central_", "edge_"))
     assert not (migrations.script_location() / "__init__.py").exists()
     assert migrations.head().startswith("central_")
+
+
+def test_alembics_own_command_reads_its_settings_from_pyproject(empty_database_url: str) -> None:
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "alembic", "-x", f"url={empty_database_url}", "upgrade", "central@head"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode != 0, "the extension is missing, and only `memory db upgrade` creates it"
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION vector")
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert migrations.current(empty_database_url) == migrations.head()
