@@ -139,8 +139,9 @@ def test_a_server_started_by_hand_is_left_alone(directory: Path) -> None:
     with open_server(directory) as server:
         sockets = server.socket_directory
     data = directory / "data"
-    cluster.make_private(sockets, installation.server_account(None, data))
-    by_hand = cluster.command(server.bin_directory, data, sockets, FAST)
+    account = installation.server_account(None, data)
+    cluster.make_private(sockets, account)
+    by_hand = cluster.command(installation.binaries_for(account, directory), data, sockets, FAST)
     with as_server_account(by_hand, directory) as postgres:
         eventually(lambda: (found := keeper.PostmasterFile.read(data)) and found.ready, "it is ready")
         with pytest.raises(StoreUnavailable, match="by hand") as caught:
