@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,10 +79,8 @@ class PendingEmbedder:
         embedder: Embedder,
         *,
         interval: float,
-        guard: Callable[[], None] | None = None,
     ) -> None:
         self._storage, self._embedder = storage, embedder
-        self._guard = guard
         self._worker = PeriodicWorker("memory embedding backlog", interval, self._run)
         self._stopping = False
 

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from memory.core.errors import Conflict
 from memory.core.model import Stats
 from memory.core.ports import Vector
-from memory.core.record import Record
 from memory.core.state import Changes, State
 from memory.core.text import DocumentTerms
 from memory.policies.admission import Filter
@@ -205,16 +204,4 @@ def id_is_taken(memory_id: str) -> Conflict:
         "a memory with this id exists or was deleted",
         hint="leave memory_id out to get a new one, or update the existing memory",
         memory_id=memory_id,
-    )
-
-
-def encode_stored(stored: Stored, vector: Vector | None, model: str, rev: int) -> Record:
-    """A live memory as a record."""
-    return Record(
-        memory_id=stored.memory_id,
-        user_id=stored.user_id,
-        state=stored.state,
-        vector=vector,
-        model=model,
-        rev=rev,
     )
