@@ -108,6 +108,9 @@ class MemoryProvider(Protocol):
         count as accessed, behind the caller's back, unless access tracking is off. Reads the caller's own
         writes. If the query cannot be embedded, recall goes by words alone and says so in the ``notices`` of
         the memories returned.
+
+        Raises:
+            ModelMismatch: the store's embedding model was changed while this provider was open.
         """
 
     def update_memory(
