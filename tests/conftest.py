@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, settings
 from pytest_postgresql import factories
 from pytest_postgresql.janitor import DatabaseJanitor
 
-from memory.embedding.hashing import HashingEmbedder
 from memory.postgres import migrations
 from memory.postgres.embedded import EmbeddedServer
 
@@ -103,9 +102,3 @@ def new_database(central_server: Any) -> Iterator[Callable[..., str]]:
 def empty_database_url(new_database: Callable[..., str]) -> str:
     """A database of this test's own, without any schema."""
     return new_database(empty=True)
-
-
-@pytest.fixture
-def embedder() -> HashingEmbedder:
-    """A deterministic embedder that needs no model."""
-    return HashingEmbedder()

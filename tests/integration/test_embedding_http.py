@@ -6,7 +6,6 @@ import base64
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from typing import Any
@@ -35,33 +34,8 @@ from tests.integration.embedding_service import (
     fails,
     good,
     hangs_up,
-    maker,
-    running,
     stays_silent,
 )
-
-
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with running() as started:
-        yield started
-
-
-@pytest.fixture
-def waits() -> list[float]:
-    return []
-
-
-@pytest.fixture
-def make(service: Service, waits: list[float]) -> Iterator[Make]:
-    with maker(service, waits) as make:
-        yield make
-
-
-@pytest.fixture
-def embedder(make: Make) -> HttpEmbedder:
-    return make(dimension=8)
 
 
 def test_texts_become_unit_vectors_in_their_order(service: Service, embedder: HttpEmbedder) -> None:

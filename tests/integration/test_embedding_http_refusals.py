@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,33 +21,8 @@ from tests.integration.embedding_service import (
     answers,
     fails,
     good,
-    maker,
     poisoned_by,
-    running,
 )
-
-
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with running() as started:
-        yield started
-
-
-@pytest.fixture
-def waits() -> list[float]:
-    return []
-
-
-@pytest.fixture
-def make(service: Service, waits: list[float]) -> Iterator[Make]:
-    with maker(service, waits) as make:
-        yield make
-
-
-@pytest.fixture
-def embedder(make: Make) -> HttpEmbedder:
-    return make(dimension=8)
 
 
 @pytest.mark.parametrize(
