@@ -114,6 +114,23 @@ class StoreFull(StoreError):
     default_hint = "free some disk space and repeat the call; nothing was half-written"
 
 
+class StoreInUse(StoreError):
+    """Another process owns this directory; ``pid`` names it."""
+
+    retryable = True
+    default_hint = "end that process, or talk to it instead of opening its directory"
+
+
+class VectorIndexUnavailable(StoreUnavailable):
+    """The vector index does not answer; vectors are compared one by one meanwhile."""
+
+    default_hint = "start the Qdrant server, or check qdrant_url; nothing is lost, the index catches up by itself"
+
+
+class VectorIndexDamaged(StoreError):
+    """The vector index cannot be read or is of another model; it is made anew from the stored vectors."""
+
+
 class SchemaMismatch(StoreError):
     """The database schema is not the one this program works with."""
 

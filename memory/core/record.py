@@ -69,7 +69,7 @@ def encode_record(record: Record) -> dict[str, Any]:
         return {**head, "status": "deleted", **tail}
     scalars = {name: register.value for name, register in state.scalars.items()}
     body = {
-        "updated_at": max(stamp.ms for stamp in state.stamps()),
+        "updated_at": state.updated_at(),
         "last_access_at": state.last_access,
         "access_count": sum(state.accesses.values()),
         "tags": list(state.present_tags()),

@@ -18,6 +18,10 @@ SCALARS: Final = ("content", "memory_type", "importance", "status", "source_sess
 """The scalar registers this version knows; others are kept and passed on untouched."""
 
 
+UNCOUNTED: Final = "-"
+"""Writer of the slot that holds a last access without any count."""
+
+
 class _Absent(Enum):
     ABSENT = "absent"
 
@@ -57,6 +61,24 @@ class State:
         """The value of a scalar register, None when there is no information."""
         register = self.scalars.get(name)
         return None if register is None else register.value
+
+    def updated_at(self) -> int:
+        """Time of the latest register, ms UTC."""
+        return max(stamp.ms for stamp in self.stamps())
+
+    def extra(self) -> dict[str, Any]:
+        """Values of scalar registers that this version does not know."""
+        return {name: register.value for name, register in self.scalars.items() if name not in SCALARS}
+
+    def without_accesses(self) -> State:
+        """The registers alone: recalls do not count as a change of the memory."""
+        return replace(self, accesses={}, last_access=None)
+
+    def access_slots(self) -> list[tuple[str, int, int]]:
+        """Access counts as rows of a table: (writer, count, last access in ms UTC or 0)."""
+        last = self.last_access or 0
+        counts = self.accesses or ({UNCOUNTED: 0} if last else {})
+        return [(writer, count, last) for writer, count in counts.items()]
 
     def present_tags(self) -> tuple[str, ...]:
         """The tags that are set, in code-point order."""
@@ -145,7 +167,7 @@ def as_memory(memory_id: str, user_id: str, state: State, *, version: str) -> Me
         metadata=state.present_metadata(),
         source_session=state.value("source_session"),
         created_at=state.value("created_at"),
-        updated_at=max(stamp.ms for stamp in state.stamps()),
+        updated_at=state.updated_at(),
         last_access_at=state.last_access,
         access_count=sum(state.accesses.values()),
         version=version,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -130,7 +130,7 @@ class _UserPage:
         if state.deleted is not None:
             bury(self._db, self._user_id, item.memory_id, state.deleted, rev=self._next_rev())
             return
-        if _registers(state) != _registers(before):
+        if state.without_accesses() != before.without_accesses():
             write_state(self._db, self._user_id, item.memory_id, state, rev=self._next_rev(), before=before)
         ours = item.state.value("content") == state.value("content")
         if ours and (not due or state.value("content") != before.value("content")):
@@ -156,7 +156,3 @@ class _UserPage:
                 "   last_access_at = greatest(a.last_access_at, excluded.last_access_at), rev = excluded.rev",
                 values,
             )
-
-
-def _registers(state: State) -> Mapping[str, object]:
-    return {"scalars": state.scalars, "tags": state.tags, "metadata": state.metadata}

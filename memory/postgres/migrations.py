@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import psycopg
 from alembic import command
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, pool, text
 from sqlalchemy.exc import DBAPIError
 
 from memory.core.errors import Refused, SchemaMismatch, StoreTimeout, Unsupported
 from memory.postgres.database import require_conninfo, translated
+from memory.schema.scripts import Branch, script_location
 
 BRANCH: Final = "central"
 UPGRADE_COMMAND: Final = "memory db upgrade"
@@ -25,21 +23,16 @@ VECTOR_EXTENSION: Final = "vector"
 VECTOR_TYPE: Final = "vector"
 _LOCK: Final = 0x6E69676874696E67  # "nighting": the advisory lock that one migrating host holds
 _POLL_SECONDS: Final = 0.05
-_PACKAGE: Final = Path(__file__).resolve().parents[1]
 
 
-def script_location() -> Path:
-    """Where the migrations are: inside the wheel, or beside the package in a checkout."""
-    for place in (_PACKAGE / "migrations", _PACKAGE.parent / "alembic"):
-        if (place / "env.py").is_file():
-            return place
-    raise Unsupported("the migrations are missing from this installation", hint="install nightingale-memory again")
+def central() -> Branch:
+    """The migrations of the central database."""
+    return Branch(BRANCH, script_location())
 
 
 def head() -> str:
     """The revision that this program works with."""
-    heads = [revision for revision in _scripts().get_revisions("heads") if BRANCH in revision.branch_labels]
-    return heads[0].revision
+    return central().head
 
 
 def current(conninfo: str) -> str | None:
@@ -57,18 +50,14 @@ def check(conninfo: str) -> None:
     with _connection(conninfo) as connection:
         _require_utf8(connection)
         at = _current(connection)
-    if at == head():
+    branch = central()
+    if at == branch.head:
         return
     if at is None:
         raise SchemaMismatch("the database has no memory schema yet", hint=f"run `{UPGRADE_COMMAND}`", current=at)
-    if at not in {script.revision for script in _scripts().walk_revisions()}:
-        raise SchemaMismatch(
-            f"the database schema ({at}) is newer than this program ({head()})",
-            hint="upgrade nightingale-memory on this machine",
-            current=at,
-        )
+    _refuse_newer(at, branch)
     raise SchemaMismatch(
-        f"the database schema ({at}) is older than this program ({head()})",
+        f"the database schema ({at}) is older than this program ({branch.head})",
         hint=f"run `{UPGRADE_COMMAND}`",
         current=at,
     )
@@ -91,14 +80,11 @@ def upgrade(conninfo: str, *, target: str = f"{BRANCH}@head", timeout: float = 3
     with _connection(conninfo) as connection, _migration_lock(connection, timeout):
         _require_utf8(connection)
         at = _current(connection)
-        if at is not None and at not in {script.revision for script in _scripts().walk_revisions()}:
-            raise SchemaMismatch(
-                f"the database schema ({at}) is newer than this program ({head()})",
-                hint="upgrade nightingale-memory on this machine",
-                current=at,
-            )
+        branch = central()
+        if at is not None:
+            _refuse_newer(at, branch)
         _require_vector(connection)
-        config = _config()
+        config = branch.config()
         config.attributes["connection"] = connection
         command.upgrade(config, target)
         connection.commit()
@@ -108,23 +94,19 @@ def upgrade(conninfo: str, *, target: str = f"{BRANCH}@head", timeout: float = 3
 def downgrade(conninfo: str, target: str) -> None:
     """Take the schema back; ``target`` is an Alembic revision, ``central@base`` drops everything."""
     with _connection(conninfo) as connection, _migration_lock(connection, 300.0):
-        config = _config()
+        config = central().config()
         config.attributes["connection"] = connection
         command.downgrade(config, target)
         connection.commit()
 
 
-def _config() -> Config:
-    config = Config()
-    location = script_location()
-    config.set_main_option("script_location", str(location).replace("%", "%%"))
-    config.set_main_option("path_separator", "newline")
-    config.set_main_option("version_locations", str(location / "versions").replace("%", "%%"))
-    return config
-
-
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
+def _refuse_newer(at: str, branch: Branch) -> None:
+    if at not in branch.known:
+        raise SchemaMismatch(
+            f"the database schema ({at}) is newer than this program ({branch.head})",
+            hint="upgrade nightingale-memory on this machine",
+            current=at,
+        )
 
 
 @contextmanager

@@ -18,9 +18,6 @@ from memory.engine.storage import Stored
 from memory.postgres.database import Db
 from memory.postgres.terms import lexemes, tsvector_binary
 
-IMPORTED: Final = "-"
-"""Writer of the access row that holds a last access without any count."""
-
 SELECT_STATE: Final = """
 SELECT m.memory_id::text, m.user_id, m.content, m.memory_type, m.importance, m.status, m.source_session,
     m.created_at, m.metadata, m.stamps, m.extra, m.rev,
@@ -61,16 +58,6 @@ def read_state(row: Sequence[Any]) -> Stored:
     return Stored(memory_id=row[0], user_id=row[1], state=state, version=str(row[11]))
 
 
-def extra_of(state: State) -> dict[str, Any]:
-    """Values of registers that this version does not know."""
-    return {name: register.value for name, register in state.scalars.items() if name not in SCALARS}
-
-
-def updated_at(state: State) -> int:
-    """Time of the latest register, ms UTC."""
-    return max(stamp.ms for stamp in state.stamps())
-
-
 def copy_rows(connection: Db, rows: Sequence[FullRow], *, model_id: int) -> None:
     """Insert memories with all that belongs to them; their ids must be new."""
     _copy(
@@ -102,9 +89,7 @@ def copy_rows(connection: Db, rows: Sequence[FullRow], *, model_id: int) -> None
 
 def access_values(user_id: str, memory_id: str, state: State, rev: int) -> list[tuple[Any, ...]]:
     """Rows of ``memory_access`` for a state."""
-    last = state.last_access or 0
-    counts = dict(state.accesses) or ({IMPORTED: 0} if last else {})
-    return [(user_id, UUID(memory_id), writer, count, last, rev) for writer, count in counts.items()]
+    return [(user_id, UUID(memory_id), *slot, rev) for slot in state.access_slots()]
 
 
 def _memory_values(row: FullRow) -> tuple[Any, ...]:
@@ -113,10 +98,10 @@ def _memory_values(row: FullRow) -> tuple[Any, ...]:
         row.user_id,
         UUID(row.memory_id),
         *(state.value(name) for name in SCALARS),
-        updated_at(state),
+        state.updated_at(),
         Jsonb(state.present_metadata()),
         Jsonb(encode_stamps(state)),
-        Jsonb(extra_of(state)),
+        Jsonb(state.extra()),
         row.terms.length,
         row.vector is None,
         row.rev,

@@ -22,7 +22,7 @@ from memory.core.state import SCALARS, Changes, State, created_state
 from memory.engine.storage import Draft, NewText, Stored, Touch, id_is_taken
 from memory.policies.admission import check_result
 from memory.postgres.database import Db
-from memory.postgres.rows import SELECT_STATE, FullRow, copy_rows, extra_of, read_state, updated_at
+from memory.postgres.rows import SELECT_STATE, FullRow, copy_rows, read_state
 from memory.postgres.terms import lexemes
 
 # (now, 0) if the wall clock has moved on, else the counter plus one: `next_tick` in SQL, held equal by a test.
@@ -205,10 +205,10 @@ def write_state(connection: Db, user_id: str, memory_id: str, state: State, *, r
         {
             **key,
             **{name: state.value(name) for name in SCALARS},
-            "updated_at": updated_at(state),
+            "updated_at": state.updated_at(),
             "metadata": Jsonb(state.present_metadata()),
             "stamps": Jsonb(encode_stamps(state)),
-            "extra": Jsonb(extra_of(state)),
+            "extra": Jsonb(state.extra()),
             "rev": rev,
         },
     )

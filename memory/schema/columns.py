@@ -14,14 +14,23 @@ from sqlmodel import Field, SQLModel
 
 ORDERED_TEXT = Text().with_variant(TEXT(collation="C"), "postgresql")
 JSON_OBJECT = JSON().with_variant(JSONB(), "postgresql")
-__all__ = ["JSON_OBJECT", "ORDERED_TEXT", "AccessColumns", "MemoryColumns", "TagColumns", "TombstoneColumns"]
+MEMORY_ID = Uuid().with_variant(Text(), "sqlite")
+__all__ = [
+    "JSON_OBJECT",
+    "MEMORY_ID",
+    "ORDERED_TEXT",
+    "AccessColumns",
+    "MemoryColumns",
+    "TagColumns",
+    "TombstoneColumns",
+]
 
 
 class OwnedColumns(SQLModel):
     """Every row belongs to one user, and every key leads with the user."""
 
     user_id: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
-    memory_id: uuid.UUID = Field(primary_key=True, sa_type=Uuid())
+    memory_id: uuid.UUID = Field(primary_key=True, sa_type=MEMORY_ID)
 
 
 class MemoryColumns(OwnedColumns):

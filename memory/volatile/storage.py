@@ -206,7 +206,7 @@ class VolatileStorage:
             return Outcome("unchanged", deferred=state.deleted is None and vector is None)
         rev = user.next_rev()
         new = _Row(state, rev, rev, None if state.deleted else vector)
-        if row is not None and _registers(row.state) == _registers(state):
+        if row is not None and row.state.without_accesses() == state.without_accesses():
             new.rev = row.rev
         user.rows[item.memory_id] = new
         verdict = "created" if row is None else "merged"
@@ -293,11 +293,6 @@ class VolatileStorage:
         metadata = {key: Register(r.stamp, deepcopy(r.value)) for key, r in row.state.metadata.items()}
         state = replace(row.state, metadata=metadata)
         return Stored(memory_id=memory_id, user_id=user_id, state=state, version=str(row.rev))
-
-
-def _registers(state: State) -> State:
-    """A state without its accesses, which do not count as a change of the memory."""
-    return replace(state, accesses={}, last_access=None)
 
 
 def _in_scope(user_id: str, row: _Row, scope: Scope) -> bool:

@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, inspect
 import memory
 from memory.postgres import migrations
 from memory.postgres.tables import central
+from memory.schema.scripts import script_location
 
 STARTER = """
 import sys, memory
@@ -175,7 +176,7 @@ def test_the_extension_may_live_in_another_schema(empty_database_url: str) -> No
 
 
 def test_migrations_import_nothing_of_ours_and_have_one_head() -> None:
-    versions = migrations.script_location() / "versions"
+    versions = script_location() / "versions"
     files = sorted(versions.glob("*.py"))
     assert files
     for file in files:
@@ -183,7 +184,7 @@ def test_migrations_import_nothing_of_ours_and_have_one_head() -> None:
         assert "memory." not in text.replace("memory.db", "")
         assert "from memory" not in text
         assert file.name.startswith(("central_", "edge_"))
-    assert not (migrations.script_location() / "__init__.py").exists()
+    assert not (script_location() / "__init__.py").exists()
     assert migrations.head().startswith("central_")
 
 

@@ -27,7 +27,14 @@ def tree(kind: type[Error] = Error) -> Iterator[type[Error]]:
 
 KINDS = sorted(set(tree()), key=lambda kind: kind.__name__)
 PLAIN_KINDS = [kind for kind in KINDS if kind is not InvalidValue]
-RETRYABLE = {"StoreUnavailable", "StoreTimeout", "StoreBusy", "EmbeddingUnavailable"}
+RETRYABLE = {
+    "StoreUnavailable",
+    "StoreTimeout",
+    "StoreBusy",
+    "StoreInUse",
+    "VectorIndexUnavailable",
+    "EmbeddingUnavailable",
+}
 
 
 def example(kind: type[Error]) -> Error:

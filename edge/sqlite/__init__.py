@@ -1,0 +1,1 @@
+"""One user's memories in one SQLite file: the truth of a replica."""

@@ -1,0 +1,82 @@
+"""Merge on a device: records joined with what is stored, one after the other, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge.sqlite.database import Db
+from edge.sqlite.rows import write_accesses
+from edge.sqlite.writing import Author, Held, bury, create, held, overwrite, write_vector
+from memory.core.clock import Tick, parse_stamp
+from memory.core.merge import merge
+from memory.core.state import State
+from memory.core.text import document_terms
+from memory.engine.storage import Incoming, NewText, Outcome
+
+
+class Merging:
+    """One transaction's records. Revisions are counted here and written at the end."""
+
+    def __init__(self, connection: Db, author: Author) -> None:
+        self._db, self._user_id = connection, author.user_id
+        rev, ms, counter = connection.execute("SELECT rev, hlc_ms, hlc_counter FROM replica").fetchone()
+        self._rev: int = rev
+        self._tick = Tick(ms, counter)
+
+    def run(self, incoming: Sequence[Incoming]) -> list[Outcome]:
+        """Join each; outcome i belongs to record i."""
+        outcomes = [self._join(item) for item in incoming]
+        self._db.execute("UPDATE replica SET rev = ?, hlc_ms = ?, hlc_counter = ?", (self._rev, *self._tick))
+        return outcomes
+
+    def _join(self, item: Incoming) -> Outcome:
+        before = held(self._db, item.memory_id)
+        known = self._known(item.memory_id) if before is None else before.stored.state
+        state = item.state if known is None else merge(known, item.state)
+        self._tick = max(self._tick, *(stamp.tick for stamp in state.stamps()))
+        if state.deleted is not None:
+            if state != known:
+                number = None if before is None else before.number
+                bury(self._db, self._user_id, item.memory_id, number, state.deleted, rev=self._next_rev())
+            deferred = False
+        elif before is None:
+            create(self._db, self._user_id, item.memory_id, state, rev=self._next_rev(), text=_text(item, state))
+            deferred = item.vector is None
+        else:
+            deferred = self._overwrite(item, before, state)
+        verdict = "created" if known is None else "unchanged" if state == known else "merged"
+        return Outcome(verdict, deferred=deferred)
+
+    def _known(self, memory_id: str) -> State | None:
+        row = self._db.execute("SELECT stamp FROM memory_tombstones WHERE memory_id = ?", (memory_id,)).fetchone()
+        return None if row is None else State(deleted=parse_stamp(row[0]))
+
+    def _next_rev(self) -> int:
+        self._rev += 1
+        return self._rev
+
+    def _overwrite(self, item: Incoming, before: Held, state: State) -> bool:
+        """Write the join of two live states; returns whether it waits for a vector now."""
+        held_state = before.stored.state
+        content = state.value("content")
+        same = content == held_state.value("content")
+        if state.without_accesses() != held_state.without_accesses():
+            text = None if same else _text(item, state)
+            rev = self._next_rev()
+            overwrite(self._db, self._user_id, item.memory_id, before, state, rev=rev, text=text)
+        if (state.accesses, state.last_access) != (held_state.accesses, held_state.last_access):
+            write_accesses(self._db, self._user_id, item.memory_id, state, self._next_rev())
+        fits = item.vector is not None and item.state.value("content") == content
+        if not same:
+            return not fits
+        if before.due and fits and item.vector is not None:
+            write_vector(self._db, item.memory_id, before.number, item.vector)
+        return before.due and not fits
+
+
+def _text(item: Incoming, state: State) -> NewText:
+    """What goes with the content of a join: the record's, if the content is."""
+    content = state.value("content")
+    if item.terms is not None and item.state.value("content") == content:
+        return NewText(terms=item.terms, vector=item.vector)
+    return NewText(terms=document_terms(content), vector=None)

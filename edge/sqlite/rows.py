@@ -1,0 +1,138 @@
+"""Rows of a user's file: read into states, and written from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from edge.sqlite.database import Db
+from memory.core.digest import row_hash
+from memory.core.ports import Vector
+from memory.core.record import decode_stamps, encode_stamps
+from memory.core.state import SCALARS, State
+from memory.core.text import DocumentTerms
+from memory.engine.storage import Stored
+
+SELECT_STATE: Final = """
+SELECT m.memory_id, m.user_id, m.content, m.memory_type, m.importance, m.status, m.source_session, m.created_at,
+    m.metadata, m.stamps, m.extra, m.rev,
+    (SELECT json_group_array(t.tag) FROM memory_tags t WHERE t.memory_id = m.memory_id),
+    (SELECT json_group_object(a.writer, a.count) FROM memory_access a WHERE a.memory_id = m.memory_id),
+    (SELECT nullif(max(a.last_access_at), 0) FROM memory_access a WHERE a.memory_id = m.memory_id),
+    m.number, m.embedding_due
+FROM memories m
+"""
+_INSERT: Final = """
+INSERT INTO memories (user_id, memory_id, content, memory_type, importance, status, source_session, created_at,
+    updated_at, metadata, stamps, extra, rev, row_hash, length, embedding_due, terms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_UPDATE: Final = """
+UPDATE memories SET content = ?, memory_type = ?, importance = ?, status = ?, source_session = ?, created_at = ?,
+    updated_at = ?, metadata = ?, stamps = ?, extra = ?, rev = ?, row_hash = ?
+WHERE number = ?
+"""
+
+
+def read_state(row: Sequence[Any]) -> Stored:
+    """A row of ``SELECT_STATE``."""
+    scalars = dict(zip(SCALARS, row[2:8], strict=True))
+    if row[10] != "{}":
+        scalars |= json.loads(row[10])
+    state = decode_stamps(json.loads(row[9]), scalars, json.loads(row[12]), json.loads(row[8]))
+    accesses = {writer: count for writer, count in json.loads(row[13]).items() if count}
+    state = State(
+        scalars=state.scalars,
+        tags=state.tags,
+        metadata=state.metadata,
+        last_access=row[14],
+        accesses=accesses,
+    )
+    return Stored(memory_id=row[0], user_id=row[1], state=state, version=str(row[11]))
+
+
+def insert_row(
+    connection: Db,
+    user_id: str,
+    memory_id: str,
+    state: State,
+    *,
+    rev: int,
+    terms: DocumentTerms,
+    vector: Vector | None,
+) -> None:
+    """Write a new live memory with its tags, accesses and vector."""
+    values = _values(memory_id, state, rev)
+    number = connection.execute(
+        _INSERT, (user_id, memory_id, *values, terms.length, vector is None, joined_terms(terms.terms))
+    ).lastrowid
+    write_tags(connection, user_id, memory_id, state.present_tags())
+    write_accesses(connection, user_id, memory_id, state, rev)
+    if vector is not None:
+        connection.execute("INSERT INTO memory_vectors VALUES (?, ?)", (number, vector_bytes(vector)))
+
+
+def update_row(
+    connection: Db, user_id: str, memory_id: str, number: int, before: State, after: State, *, rev: int
+) -> None:
+    """Overwrite the registers of a live memory, and its tags."""
+    connection.execute(_UPDATE, (*_values(memory_id, after, rev), number))
+    had, has = set(before.present_tags()), set(after.present_tags())
+    for tag in had - has:
+        connection.execute("DELETE FROM memory_tags WHERE memory_id = ? AND tag = ?", (memory_id, tag))
+    write_tags(connection, user_id, memory_id, has - had)
+
+
+def write_tags(connection: Db, user_id: str, memory_id: str, tags: Iterable[str]) -> None:
+    """Insert tags that a memory does not have yet."""
+    for tag in tags:
+        connection.execute(
+            "INSERT INTO memory_tags (user_id, memory_id, tag) VALUES (?, ?, ?)", (user_id, memory_id, tag)
+        )
+
+
+def write_accesses(connection: Db, user_id: str, memory_id: str, state: State, rev: int) -> None:
+    """Raise access slots to those of a state."""
+    for writer, count, last in state.access_slots():
+        connection.execute(
+            "INSERT INTO memory_access AS a (user_id, memory_id, writer, count, last_access_at, rev)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (memory_id, writer) DO UPDATE SET"
+            " count = max(a.count, excluded.count),"
+            " last_access_at = max(a.last_access_at, excluded.last_access_at), rev = excluded.rev",
+            (user_id, memory_id, writer, count, last, rev),
+        )
+
+
+def _values(memory_id: str, state: State, rev: int) -> tuple[Any, ...]:
+    return (
+        *(state.value(name) for name in SCALARS),
+        state.updated_at(),
+        encode_json(state.present_metadata()),
+        encode_json(encode_stamps(state)),
+        encode_json(state.extra()),
+        rev,
+        row_hash(memory_id, state),
+    )
+
+
+def encode_json(value: Any) -> str:
+    """JSON as stored: compact, readable in any script."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def joined_terms(terms: Iterable[str]) -> str:
+    """Terms as the index of words takes them."""
+    return " ".join(terms)
+
+
+def vector_bytes(vector: Vector) -> bytes:
+    """Little-endian float32."""
+    return np.ascontiguousarray(vector, dtype="<f4").tobytes()
+
+
+def vector_from(stored: bytes) -> Vector:
+    """What ``vector_bytes`` wrote; read-only."""
+    return np.frombuffer(stored, dtype="<f4")

@@ -1,0 +1,137 @@
+"""Tables of a user's database on a device. Migrations create them; a test holds the two equal.
+
+A file holds one user, so keys and indexes leave the user out that leads those of the centre. ``number`` is a
+memory's place in this file: the index of words and the arrays of ``edge.sqlite.columns`` go by it. That index
+(``memory_terms``, FTS5 over the column ``terms``) is no table of a model: only the migration makes it.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlmodel import Field, SQLModel
+
+from memory.schema.columns import (
+    MEMORY_ID,
+    ORDERED_TEXT,
+    AccessColumns,
+    MemoryColumns,
+    TagColumns,
+    TombstoneColumns,
+)
+
+edge = MetaData()
+_CLUSTERED = {"sqlite_with_rowid": False}
+
+
+def _child_of_memory() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["memory_id"], ["memories.memory_id"], ondelete="CASCADE")
+
+
+class Edge(SQLModel):
+    """Base of the edge tables."""
+
+    metadata = edge
+
+
+class MemoryRow(Edge, MemoryColumns, table=True):
+    """A live memory. ``terms`` is the text that the index of words holds, or will hold."""
+
+    __tablename__ = "memories"
+    __table_args__ = (
+        UniqueConstraint("memory_id"),
+        Index("memories_listing", "status", text("created_at DESC"), "memory_id"),
+        Index("memories_revisions", "rev"),
+        Index("memories_due", "memory_id", sqlite_where=text("embedding_due")),
+    )
+    number: int | None = Field(default=None, primary_key=True, sa_type=Integer())
+    user_id: str = Field(sa_type=ORDERED_TEXT)
+    memory_id: uuid.UUID = Field(sa_type=MEMORY_ID)
+    rev: int = Field(sa_type=BigInteger())
+    row_hash: str = Field(sa_type=Text())
+    terms: str = Field(sa_type=Text())
+
+
+class TagRow(Edge, TagColumns, table=True):
+    """A tag of a memory."""
+
+    __tablename__ = "memory_tags"
+    __table_args__ = (_child_of_memory(), Index("memory_tags_by_tag", "tag", "memory_id"), _CLUSTERED)
+    user_id: str = Field(sa_type=ORDERED_TEXT)
+
+
+class AccessRow(Edge, AccessColumns, table=True):
+    """Accesses of a memory by one writer."""
+
+    __tablename__ = "memory_access"
+    __table_args__ = (_child_of_memory(), _CLUSTERED)
+    user_id: str = Field(sa_type=ORDERED_TEXT)
+    rev: int = Field(sa_type=BigInteger())
+
+
+class TombstoneRow(Edge, TombstoneColumns, table=True):
+    """A deleted memory. ``number`` is the place it had, if it was ever alive here."""
+
+    __tablename__ = "memory_tombstones"
+    __table_args__ = (Index("memory_tombstones_revisions", "rev"), _CLUSTERED)
+    user_id: str = Field(sa_type=ORDERED_TEXT)
+    rev: int = Field(sa_type=BigInteger())
+    number: int | None = Field(default=None, sa_type=Integer())
+
+
+class VectorRow(Edge, table=True):
+    """A memory's vector of the replica's model: little-endian float32."""
+
+    __tablename__ = "memory_vectors"
+    __table_args__ = (ForeignKeyConstraint(["number"], ["memories.number"], ondelete="CASCADE"),)
+    number: int = Field(primary_key=True, sa_type=Integer())
+    embedding: bytes = Field(sa_type=LargeBinary())
+
+
+class StagedVectorRow(Edge, table=True):
+    """A vector of the model that the replica is about to change to."""
+
+    __tablename__ = "staged_vectors"
+    __table_args__ = (ForeignKeyConstraint(["number"], ["memories.number"], ondelete="CASCADE"),)
+    number: int = Field(primary_key=True, sa_type=Integer())
+    model: str = Field(sa_type=ORDERED_TEXT)
+    embedding: bytes = Field(sa_type=LargeBinary())
+
+
+class TodoRow(Edge, table=True):
+    """A change that has not reached the indexes yet; written in the transaction that makes it.
+
+    ``ticket`` is drawn at random with each change, so that whoever has carried out an earlier one can tell.
+    """
+
+    __tablename__ = "index_todo"
+    __table_args__ = (_CLUSTERED,)
+    memory_id: uuid.UUID = Field(primary_key=True, sa_type=MEMORY_ID)
+    ticket: int = Field(sa_type=BigInteger())
+    words: bool = Field(sa_type=Boolean())
+    vector: bool = Field(sa_type=Boolean())
+
+
+class ReplicaRow(Edge, table=True):
+    """The one row about the whole file: whose it is, its revision and clock, where it lay, its model."""
+
+    __tablename__ = "replica"
+    user_id: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
+    rev: int = Field(sa_type=BigInteger())
+    hlc_ms: int = Field(sa_type=BigInteger())
+    hlc_counter: int = Field(sa_type=BigInteger())
+    origin: str | None = Field(default=None, sa_type=Text())
+    model: str = Field(sa_type=ORDERED_TEXT)
+    dimension: int = Field(sa_type=Integer())

@@ -1,0 +1,218 @@
+"""Writing on a device: insert, change, delete, touch, late vectors. Each function works inside a transaction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from edge.sqlite import todo
+from edge.sqlite.database import Db
+from edge.sqlite.filters import ONE_OF, listed
+from edge.sqlite.rows import (
+    SELECT_STATE,
+    insert_row,
+    joined_terms,
+    read_state,
+    update_row,
+    vector_bytes,
+)
+from memory.core.clock import Stamp, Tick, next_tick
+from memory.core.errors import Conflict, NotFound
+from memory.core.ports import Vector
+from memory.core.state import Changes, State, created_state
+from memory.engine.storage import Draft, NewText, Pending, Stored, Touch, id_is_taken
+from memory.policies.admission import check_result
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who writes: the user, and the random name that this opening of the replica writes under."""
+
+    user_id: str
+    writer: str
+
+
+class Drawn(NamedTuple):
+    """Revisions up to ``rev`` and a stamp, ours until the transaction ends."""
+
+    rev: int
+    stamp: Stamp
+
+
+class Held(NamedTuple):
+    """A live memory and its place."""
+
+    stored: Stored
+    number: int
+    due: bool
+
+
+def draw(connection: Db, author: Author, *, now: int, count: int) -> Drawn:
+    """Take ``count`` revisions and one stamp."""
+    rev, ms, counter = connection.execute("SELECT rev, hlc_ms, hlc_counter FROM replica").fetchone()
+    tick = next_tick(Tick(ms, counter), now)
+    connection.execute("UPDATE replica SET rev = ?, hlc_ms = ?, hlc_counter = ?", (rev + count, *tick))
+    return Drawn(rev + count, Stamp(*tick, author.writer))
+
+
+def insert(connection: Db, author: Author, drafts: Sequence[Draft], *, now: int, fresh_ids: bool) -> list[Stored]:
+    """Insert a batch, all or none."""
+    if not fresh_ids:
+        _refuse_used(connection, drafts)
+    drawn = draw(connection, author, now=now, count=len(drafts))
+    out = []
+    for rev, draft in enumerate(drafts, start=drawn.rev - len(drafts) + 1):
+        state = created_state(drawn.stamp, draft.changes)
+        create(
+            connection,
+            author.user_id,
+            draft.memory_id,
+            state,
+            rev=rev,
+            text=NewText(terms=draft.terms, vector=draft.vector),
+        )
+        out.append(Stored(memory_id=draft.memory_id, user_id=author.user_id, state=state, version=str(rev)))
+    return out
+
+
+def create(connection: Db, user_id: str, memory_id: str, state: State, *, rev: int, text: NewText) -> None:
+    """Write a live memory that is not there yet, and queue it for the indexes."""
+    insert_row(connection, user_id, memory_id, state, rev=rev, terms=text.terms, vector=text.vector)
+    todo.queue(connection, memory_id, words=True, vector=text.vector is not None)
+
+
+def _refuse_used(connection: Db, drafts: Sequence[Draft]) -> None:
+    ids = [draft.memory_id for draft in drafts]
+    twice = [memory_id for memory_id, times in Counter(ids).items() if times > 1]
+    used = connection.execute(
+        f"SELECT memory_id FROM memories WHERE memory_id IN {ONE_OF}"
+        f" UNION ALL SELECT memory_id FROM memory_tombstones WHERE memory_id IN {ONE_OF}",
+        (listed(ids), listed(ids)),
+    ).fetchall()
+    for taken in sorted([*twice, *(row[0] for row in used)]):
+        raise id_is_taken(taken)
+
+
+def held(connection: Db, memory_id: str) -> Held | None:
+    """Read a live memory."""
+    row = connection.execute(f"{SELECT_STATE} WHERE m.memory_id = ?", (memory_id,)).fetchone()
+    return None if row is None else Held(read_state(row), row[15], bool(row[16]))
+
+
+def change(
+    connection: Db,
+    author: Author,
+    memory_id: str,
+    changes: Changes,
+    *,
+    text: NewText | None,
+    expected_version: str | None,
+    now: int,
+) -> Stored:
+    """Apply an edit. An edit without effect takes no revision."""
+    before = held(connection, memory_id)
+    if before is None:
+        raise NotFound(memory_id=memory_id)
+    if expected_version is not None and expected_version != before.stored.version:
+        raise Conflict(memory_id=memory_id)
+    state = before.stored.state
+    probe = state.written(Stamp(0, 0, ""), changes)
+    if probe == state:
+        return before.stored
+    check_result(state, probe)
+    drawn = draw(connection, author, now=now, count=1)
+    after = state.written(drawn.stamp, changes)
+    overwrite(connection, author.user_id, memory_id, before, after, rev=drawn.rev, text=text)
+    return Stored(memory_id=memory_id, user_id=author.user_id, state=after, version=str(drawn.rev))
+
+
+def overwrite(
+    connection: Db, user_id: str, memory_id: str, before: Held, after: State, *, rev: int, text: NewText | None
+) -> None:
+    """Write another state of a live memory. ``text`` goes with its content, if that is another."""
+    state = before.stored.state
+    update_row(connection, user_id, memory_id, before.number, state, after, rev=rev)
+    if after.value("content") != state.value("content"):
+        if text is None:
+            raise ValueError("changed content comes with its terms")
+        write_text(connection, memory_id, before.number, text)
+    else:
+        todo.queue(connection, memory_id, words=False, vector=True)
+
+
+def write_text(connection: Db, memory_id: str, number: int, text: NewText) -> None:
+    """Replace what is derived from content: terms and vector."""
+    todo.unindex_words(connection, memory_id, number)
+    connection.execute(
+        "UPDATE memories SET length = ?, terms = ?, embedding_due = ? WHERE number = ?",
+        (text.terms.length, joined_terms(text.terms.terms), text.vector is None, number),
+    )
+    for table in ("memory_vectors", "staged_vectors"):
+        connection.execute(f"DELETE FROM {table} WHERE number = ?", (number,))
+    if text.vector is not None:
+        connection.execute("INSERT INTO memory_vectors VALUES (?, ?)", (number, vector_bytes(text.vector)))
+    todo.queue(connection, memory_id, words=True, vector=True)
+
+
+def write_vector(connection: Db, memory_id: str, number: int, vector: Vector) -> None:
+    """Store the vector of a memory that waits for it."""
+    connection.execute("INSERT OR REPLACE INTO memory_vectors VALUES (?, ?)", (number, vector_bytes(vector)))
+    connection.execute("UPDATE memories SET embedding_due = 0 WHERE number = ?", (number,))
+    todo.queue(connection, memory_id, words=False, vector=True)
+
+
+def delete(connection: Db, author: Author, memory_id: str, *, now: int) -> None:
+    """Replace a live memory by its tombstone."""
+    row = connection.execute("SELECT number FROM memories WHERE memory_id = ?", (memory_id,)).fetchone()
+    if row is None:
+        raise NotFound(memory_id=memory_id)
+    drawn = draw(connection, author, now=now, count=1)
+    bury(connection, author.user_id, memory_id, row[0], drawn.stamp, rev=drawn.rev)
+
+
+def bury(connection: Db, user_id: str, memory_id: str, number: int | None, stamp: Stamp, *, rev: int) -> None:
+    """Leave only a tombstone, whether the memory is alive (``number``), dead, or was never here."""
+    if number is not None:
+        todo.unindex_words(connection, memory_id, number)
+        connection.execute("DELETE FROM memories WHERE number = ?", (number,))
+        todo.queue_removal(connection, memory_id)
+    connection.execute(
+        "INSERT INTO memory_tombstones (user_id, memory_id, stamp, rev, number) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (memory_id) DO UPDATE SET stamp = excluded.stamp, rev = excluded.rev",
+        (user_id, memory_id, str(stamp), rev, number),
+    )
+
+
+def touch(connection: Db, author: Author, touches: Sequence[Touch]) -> None:
+    """Add to access counts; touches of memories that are gone are dropped."""
+    ids = listed([item.memory_id for item in touches])
+    rows = connection.execute(f"SELECT memory_id FROM memories WHERE memory_id IN {ONE_OF}", (ids,)).fetchall()
+    alive = {row[0] for row in rows}
+    kept = [item for item in touches if item.memory_id in alive]
+    if not kept:
+        return
+    head = connection.execute("UPDATE replica SET rev = rev + ? RETURNING rev", (len(kept),)).fetchone()[0]
+    connection.executemany(
+        "INSERT INTO memory_access AS a (user_id, memory_id, writer, count, last_access_at, rev)"
+        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (memory_id, writer) DO UPDATE SET count = a.count + excluded.count,"
+        " last_access_at = max(a.last_access_at, excluded.last_access_at), rev = excluded.rev",
+        [
+            (author.user_id, item.memory_id, author.writer, item.count, item.last_access_at, rev)
+            for rev, item in enumerate(kept, start=head - len(kept) + 1)
+        ],
+    )
+
+
+def put_vectors(connection: Db, vectors: Sequence[tuple[Pending, Vector]]) -> int:
+    """Store late vectors, except of content that has changed meanwhile; returns how many."""
+    stored = 0
+    for item, vector in vectors:
+        row = connection.execute(
+            "SELECT number FROM memories WHERE memory_id = ? AND content = ?", (item.memory_id, item.content)
+        ).fetchone()
+        if row is not None:
+            write_vector(connection, item.memory_id, row[0], vector)
+            stored += 1
+    return stored
