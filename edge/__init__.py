@@ -1,1 +1,1 @@
-"""Replicas on devices: per-user slices of a central memory in SQLite and Qdrant. Not in this release."""
+"""Replicas on devices: a user's memories in SQLite and Qdrant, with no network needed."""

@@ -50,6 +50,18 @@ class MemoryConfig(BaseSettings):
     connect_timeout: Seconds = 30.0
     """Seconds to wait for a connection, at open and later."""
 
+    sqlite_synchronous: Annotated[str, Field(pattern="^(full|normal)$")] = "full"
+    """Of a replica: with ``normal`` a write may be lost when the power fails, and takes half the time."""
+    vector_index: Annotated[str, Field(pattern="^(edge|local)$")] = "edge"
+    """Of a replica without ``qdrant_url``: Qdrant's engine in this process, or the local mode of its client."""
+    qdrant_url: str | None = None
+    """A Qdrant server to keep a replica's vectors in."""
+    qdrant_api_key: SecretStr | None = None
+    checkpoint_interval: Seconds = 300.0
+    """Seconds between check-points, which cut the logs of a replica's files."""
+    max_open_users: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """Users of a replica whose files are kept open."""
+
     embedding_model: str = "local"
     """``local`` (bundled), ``fastembed:NAME``, ``openai:NAME`` (any compatible endpoint), ``hashing`` (tests)."""
     embedding_dim: Annotated[int, Field(ge=1, le=16_000)] | None = None

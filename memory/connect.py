@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from memory.config import MemoryConfig, load_config
 from memory.core.errors import ConfigError, ModelMismatch, Unsupported
@@ -18,7 +21,13 @@ from memory.postgres.models import REEMBED_COMMAND, adopt_model
 from memory.postgres.storage import PostgresStorage
 from memory.volatile.storage import VolatileStorage
 
+if TYPE_CHECKING:
+    from edge.storage import EdgeStorage
+    from edge.vectors.port import IndexFactory
+
 POSTGRES_SCHEMES = ("postgresql", "postgres")
+EDGE_SCHEME = "edge"
+URL_FORMS = "use postgresql://…, edge:///directory, memory:// or no URL"
 
 
 class SystemClock:
@@ -50,26 +59,22 @@ def connect(
     """Open a memory provider.
 
     Args:
-        url: ``postgresql://…`` (a server of yours), ``memory://`` (in this process only), or None:
-            ``MEMORY_DATABASE_URL``, and without that a Postgres server that comes with this package and is
-            started, shared and stopped by the processes that use it.
+        url: ``postgresql://…`` (a server of yours), ``edge:///directory`` (a replica on this device),
+            ``memory://`` (in this process only), or None: ``MEMORY_DATABASE_URL``, and without that a Postgres
+            server that comes with this package and is started, shared and stopped by the processes that use it.
         config: Ready-made settings instead of ``settings``.
         embedder: An embedder of your own instead of the configured model; it is closed with the provider.
         **settings: Fields of ``MemoryConfig``.
 
     Raises:
-        ConfigError: an unusable URL or setting. StoreUnavailable: no connection.
+        ConfigError: an unusable URL or setting. StoreUnavailable: no connection. StoreInUse: another process has
+        the replica open.
         SchemaMismatch: the schema is not at this program's revision. ModelMismatch: another embedding model's
         vectors are there. EmbeddingError: the model cannot be used.
     """
     if url is not None and not isinstance(url, str):
         raise ConfigError(f"database URL: must be a string, not {type(url).__name__}")
-    if config is None:
-        config = load_config(**settings)
-    elif not isinstance(config, MemoryConfig):
-        raise ConfigError(f"config: must be a MemoryConfig, not {type(config).__name__}")
-    elif settings:
-        raise ConfigError("give either `config` or single settings, not both")
+    config = _configured(config, settings)
     if url is None and config.database_url is not None:
         url = config.database_url.get_secret_value()
     clock: Clock = SystemClock() if config.now is None else FixedClock(config.now)
@@ -78,6 +83,8 @@ def connect(
     try:
         if scheme == "memory":
             return _volatile(config, clock, ready)
+        if url is not None and scheme == EDGE_SCHEME:
+            return _edge(edge_path(url), config, clock, ready)
         return _central(url, config, clock, ready)
     except BaseException as error:
         if embedder is None:  # the caller's own stays the caller's until there is a provider
@@ -85,6 +92,16 @@ def connect(
             if isinstance(error, ModelMismatch):
                 error.hint = _model_hint(error.stored, config)
         raise
+
+
+def _configured(config: MemoryConfig | None, settings: dict[str, Any]) -> MemoryConfig:
+    if config is None:
+        return load_config(**settings)
+    if not isinstance(config, MemoryConfig):
+        raise ConfigError(f"config: must be a MemoryConfig, not {type(config).__name__}")
+    if settings:
+        raise ConfigError("give either `config` or single settings, not both")
+    return config
 
 
 def make_embedder(config: MemoryConfig) -> Embedder:
@@ -107,23 +124,78 @@ def embedded_server(config: MemoryConfig) -> EmbeddedServer:
 
 
 def _scheme(url: str) -> str:
-    scheme, separator, _ = url.partition("://")
+    scheme, separator, _ = url.partition(":" if url.startswith(f"{EDGE_SCHEME}:") else "://")
     if not separator:
         # What stands there is not repeated: it may hold a password.
-        raise ConfigError("database URL: it has no scheme", hint="use postgresql://…, memory:// or no URL")
-    if scheme in (*POSTGRES_SCHEMES, "memory"):
+        raise ConfigError("database URL: it has no scheme", hint=URL_FORMS)
+    if scheme in (*POSTGRES_SCHEMES, EDGE_SCHEME, "memory"):
         return scheme
-    if scheme in ("edge", "http", "https"):
-        raise Unsupported(f"{scheme}: is not in this release", hint="use postgresql://…, memory:// or no URL")
-    raise ConfigError(
-        f"database URL: the scheme {scheme!r:.40} is not known",
-        hint="use postgresql://…, memory:// or no URL",
-    )
+    if scheme in ("http", "https"):
+        raise Unsupported(f"{scheme}: is not in this release", hint=URL_FORMS)
+    raise ConfigError(f"database URL: the scheme {scheme!r:.40} is not known", hint=URL_FORMS)
+
+
+def edge_path(url: str) -> Path:
+    """The directory of an ``edge:`` URL: ``edge:///absolute/path``, or ``edge:path`` from the working directory.
+
+    Raises:
+        ConfigError: it names a host, or no path.
+    """
+    text = url.removeprefix(f"{EDGE_SCHEME}:")
+    if text.startswith("//") and not text.startswith("///"):
+        raise ConfigError(
+            "database URL: edge:// is followed by a host here, and a replica is a directory of this machine",
+            hint="write edge:///absolute/path with three slashes, or edge:relative/path",
+        )
+    text = text.removeprefix("//")
+    if "?" in text or "#" in text:
+        raise ConfigError("database URL: an edge: URL has no ? or #", hint="write %3F or %23 for one in the path")
+    path = unquote(text)
+    if not path.strip("/"):
+        raise ConfigError("database URL: it names no directory", hint="write edge:///absolute/path")
+    return Path(path)
 
 
 def _volatile(config: MemoryConfig, clock: Clock, embedder: Embedder) -> StorageProvider:
     storage = VolatileStorage(clock, model=embedder.name, dimension=embedder.dimension)
     return StorageProvider(storage, embedder, clock, config.engine_settings())
+
+
+def _edge(path: Path, config: MemoryConfig, clock: Clock, embedder: Embedder) -> StorageProvider:
+    return StorageProvider(open_replica(path, config, clock, embedder), embedder, clock, config.engine_settings())
+
+
+def open_replica(path: Path, config: MemoryConfig, clock: Clock, embedder: Embedder) -> EdgeStorage:
+    """Open the replica in a directory, or make one."""
+    # Only who asks for a replica pays for loading it, and what it brings along.
+    from edge.opening import EdgeSettings, open_storage  # noqa: PLC0415
+
+    settings = EdgeSettings(
+        synchronous=config.sqlite_synchronous,
+        max_open_users=config.max_open_users,
+        tidy_interval=config.checkpoint_interval,
+    )
+    return open_storage(path, embedder, clock, _index_maker(config), settings)
+
+
+def _index_maker(config: MemoryConfig) -> Callable[[str], IndexFactory]:
+    """Makes the configured kind of vector index for the replica of a given identity."""
+    if config.qdrant_url is None and config.vector_index == "edge":
+        from edge.vectors.engine import EdgeEngineFactory  # noqa: PLC0415
+
+        return lambda _replica: EdgeEngineFactory()
+    from edge.vectors.client import QdrantLocalFactory, QdrantServerFactory  # noqa: PLC0415
+
+    url = config.qdrant_url
+    if url is None:
+        return lambda _replica: QdrantLocalFactory()
+    key = config.qdrant_api_key
+    return lambda replica: QdrantServerFactory(
+        url,
+        api_key=None if key is None else key.get_secret_value(),
+        collection=f"memory-{replica}",
+        timeout=config.connect_timeout,
+    )
 
 
 def _central(url: str | None, config: MemoryConfig, clock: Clock, embedder: Embedder) -> StorageProvider:

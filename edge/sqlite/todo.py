@@ -87,3 +87,8 @@ def backlog(connection: Db) -> Backlog:
     """Counts of what waits."""
     words, vectors = connection.execute("SELECT total(words), total(vector) FROM index_todo").fetchone()
     return Backlog(int(words), int(vectors))
+
+
+def remove_traces_of_words(connection: Db) -> None:
+    """Rewrite the index of words, so that no word of a deleted memory stays in the file."""
+    connection.execute("INSERT INTO memory_terms (memory_terms) VALUES ('optimize')")

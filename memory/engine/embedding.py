@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memory.core.errors import EmbeddingError, EmbeddingInvalid
+from memory.core.errors import EmbeddingError, EmbeddingInvalid, EmbeddingUnavailable
 from memory.core.model import Notice
 from memory.core.ports import Embedder, Vector
 from memory.engine.storage import Pending, Storage
@@ -39,6 +39,22 @@ def embed_documents(embedder: Embedder, texts: Sequence[str], dimension: int) ->
     for start in range(0, len(texts), BATCH):
         out.extend(_embed_batch(embedder, texts[start : start + BATCH], dimension))
     return out
+
+
+def known_dimension(embedder: Embedder, recorded: tuple[str, int] | None) -> int:
+    """Ask the embedder for its dimension; while its service is down, trust what the same model had before.
+
+    Raises:
+        EmbeddingUnavailable: nothing is ``recorded`` of this model (name, dimension).
+    """
+    try:
+        return embedder.dimension
+    except EmbeddingUnavailable as error:
+        if recorded is None or recorded[0] != embedder.name:
+            error.hint = error.hint or "start the service, or set embedding_dim to open without asking it"
+            raise
+        logger.warning("the embedding service does not answer; opening with the dimension on record")
+        return recorded[1]
 
 
 def checked(vectors: object, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -82,8 +82,8 @@ class StorageProvider(MemoryProvider):
         self._process = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
-        # Always, not only when something waits now: another host may store without a vector and go away.
-        self._backlog.wake(at_once=bool(storage.pending(1, after=None)))
+        # Always, not only when this provider defers: something may wait from earlier, or from another host.
+        self._backlog.wake()
 
     # -- writing
 

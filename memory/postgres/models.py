@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
-from memory.core.errors import EmbeddingUnavailable, ModelMismatch, Refused
+from memory.core.errors import ModelMismatch, Refused
 from memory.core.ports import Embedder, Vector
-from memory.engine.embedding import checked
+from memory.engine.embedding import checked, known_dimension
 from memory.engine.storage import Pending
 from memory.postgres.database import Database, Db
 from memory.postgres.writing import write_vector
@@ -50,7 +50,7 @@ def adopt_model(database: Database, embedder: Embedder) -> tuple[int, int]:
     """
     with database.connection() as connection:
         current = connection.execute(_CURRENT).fetchone()
-    dimension = _dimension(embedder, current)
+    dimension = known_dimension(embedder, None if current is None else (current[1], current[2]))
     if current is not None and (embedder.name, dimension) == (current[1], current[2]):
         return int(current[0]), dimension
     with database.transaction() as connection:
@@ -61,18 +61,6 @@ def adopt_model(database: Database, embedder: Embedder) -> tuple[int, int]:
         model_id = _register(connection, embedder.name, dimension)
         connection.execute("UPDATE sync_meta SET model_id = %s", [model_id])
     return model_id, dimension
-
-
-def _dimension(embedder: Embedder, current: tuple[int, str, int] | tuple[object, ...] | None) -> int:
-    """Ask the embedder; while its service is down, trust what the same model had before."""
-    try:
-        return embedder.dimension
-    except EmbeddingUnavailable as error:
-        if current is None or current[1] != embedder.name:
-            error.hint = error.hint or "start the service, or set embedding_dim to open without asking it"
-            raise
-        logger.warning("the embedding service does not answer; opening with the dimension on record")
-        return int(str(current[2]))
 
 
 def _refuse_if_used(connection: Db, embedder: Embedder, dimension: int, current: Sequence[object]) -> None:

@@ -1,0 +1,110 @@
+"""A replica's directory while this process owns it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from edge.directory import (
+    USERS,
+    Description,
+    claim,
+    directory_errors,
+    new_description,
+    read_description,
+    with_own_identity,
+    write_description,
+)
+from edge.owner import Owner
+from edge.replica import holds_memories
+from memory.core.errors import ModelMismatch
+from memory.core.ports import Embedder
+from memory.engine.embedding import known_dimension
+
+logger = logging.getLogger(__name__)
+REEMBED_COMMAND = "memory db reembed"
+
+
+class Home:
+    """Owns the directory from the moment it is made until ``close``."""
+
+    def __init__(self, path: Path) -> None:
+        """Make or claim a directory, and lock it.
+
+        Raises:
+            StoreInUse: another process has it open. ConfigError, StoreError, Unsupported: it cannot be used.
+        """
+        self.root = claim(path)
+        with directory_errors(self.root):
+            self._owner = Owner(self.root)
+        self._lock = threading.Lock()
+        self._description: Description | None = None
+
+    @property
+    def users(self) -> Path:
+        """Where the users' folders are."""
+        return self.root / USERS
+
+    @property
+    def description(self) -> Description:
+        """What the directory holds; after ``describe`` only."""
+        if self._description is None:
+            raise AssertionError("the directory is not described yet")
+        return self._description
+
+    def describe(self, embedder: Embedder) -> Description:
+        """Read the description and check that the vectors are of this embedder; an empty replica takes any.
+
+        Raises:
+            ModelMismatch: they are of another; says both names. SchemaMismatch: the directory is newer than this
+            program. IntegrityFailure: it was copied in part.
+        """
+        with directory_errors(self.root):
+            found = read_description(self.root)
+            recorded = None if found is None else (found.model, found.dimension)
+            dimension = known_dimension(embedder, recorded)
+            if found is None:
+                described = new_description(self.root, model=embedder.name, dimension=dimension)
+            else:
+                if (embedder.name, dimension) != recorded:
+                    self._refuse_if_used(found, embedder, dimension)
+                described = replace(found, model=embedder.name, dimension=dimension)
+                described = with_own_identity(self.root, described)
+            if described != found:
+                write_description(self.root, described)
+            self._description = described
+        return described
+
+    def _refuse_if_used(self, found: Description, embedder: Embedder, dimension: int) -> None:
+        if not any(holds_memories(folder) for folder in self.users.iterdir() if not folder.name.startswith(".")):
+            return
+        raise ModelMismatch(
+            f"the replica holds vectors of {found.model!r} ({found.dimension} dimensions),"
+            f" the configured model is {embedder.name!r} ({dimension} dimensions)",
+            hint=f"configure {found.model!r} again, or run `{REEMBED_COMMAND}` to embed everything with the new model",
+            stored=found.model,
+            stored_dimension=found.dimension,
+            configured=embedder.name,
+            configured_dimension=dimension,
+        )
+
+    def renew_identity(self) -> None:
+        """Begin a new history of revisions: a file of this directory turned out to be a copy of another."""
+        with self._lock:
+            logger.warning("%s: a user's file is a copy: exports since earlier ones have to begin anew", self.root)
+            fresh = new_description(self.root, model=self.description.model, dimension=self.description.dimension)
+            write_description(self.root, fresh)
+            self._description = fresh
+
+    def change_model(self, model: str, dimension: int) -> None:
+        """Make another embedding model the replica's. Users adopt it when they are opened next."""
+        with self._lock:
+            described = replace(self.description, model=model, dimension=dimension)
+            write_description(self.root, described)
+            self._description = described
+
+    def close(self) -> None:
+        """Give the directory back. Idempotent."""
+        self._owner.release()

@@ -1,0 +1,194 @@
+"""Keeps one user's index of vectors, and of words, in step with the file.
+
+The queue (``edge.sqlite.todo``) says what is to be done. Before an index is trusted, all it holds is compared with
+the file: one that is lost, stale, damaged or somebody else's is brought right from the stored vectors.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from edge.sqlite import todo
+from edge.sqlite.database import Database
+from edge.sqlite.points import next_work, right_entries
+from edge.vectors.port import Hit, IndexFactory, Place, VectorIndex
+from memory.core.errors import VectorIndexDamaged, VectorIndexUnavailable
+from memory.core.ports import Vector
+from memory.policies.admission import Filter
+
+logger = logging.getLogger(__name__)
+BATCH: Final = 500
+"""Memories carried to an index at a time."""
+RETRY_SECONDS: Final = 5.0
+"""How long an index that did not answer is left alone."""
+Step = Callable[[str], None]
+
+
+class Indexer:
+    """Methods may be called from any thread."""
+
+    def __init__(self, database: Database, factory: IndexFactory, place: Place, step: Step) -> None:
+        self._database, self._factory, self._place, self._step = database, factory, place, step
+        self._index: VectorIndex | None = None
+        self._working = threading.RLock()
+        self._not_before = 0.0
+        self._closed = False
+
+    def search(self, vector: Vector, limit: int, where: Filter) -> list[Hit] | None:
+        """See ``edge.recall.Search``: None while the index is not there, or somebody is still comparing it."""
+        index = self._index
+        if index is None:
+            if not self._working.acquire(blocking=False):
+                return None
+            try:
+                index = self._trusted()
+            finally:
+                self._working.release()
+        if index is None:
+            return None
+        try:
+            return index.search(vector, limit, where)
+        except (VectorIndexUnavailable, VectorIndexDamaged) as error:
+            self._lose(index, error)
+            return None
+
+    def drain(self) -> bool:
+        """Carry out what is queued, as far as the index answers; returns whether nothing is left."""
+        with self._working:
+            if self._closed:
+                return False
+            self._drain_words()
+            while (index := self._trusted()) is not None and self._carry(index):
+                pass
+            return index is not None
+
+    def drain_words(self) -> None:
+        """Carry out what is queued for the index of words; it is in the file, so this cannot fail for want of it."""
+        with self._working:
+            self._drain_words()
+
+    def points(self) -> dict[str, str] | None:
+        """What the index holds, compared by ``doctor``; None if it does not answer."""
+        with self._working:
+            index = self._trusted()
+            return None if index is None else index.entries()
+
+    def held_vectors(self, memory_ids: list[str]) -> dict[str, Vector]:
+        """Vectors as the index holds them; nothing if it does not answer."""
+        with self._working:
+            index = self._trusted()
+            return {} if index is None else index.vectors(memory_ids)
+
+    def is_trusted(self) -> bool:
+        """Whether the index is open and compared."""
+        return self._index is not None
+
+    def rebuild(self) -> None:
+        """Throw the index away and queue everything."""
+        with self._working:
+            self._let_go()
+            self._factory.discard(self._place)
+            self._not_before = 0.0
+            self._trusted()
+
+    def compact(self) -> None:
+        """Give back the space of deleted points."""
+        with self._working:
+            if self._index is not None:
+                self._index.compact()
+
+    def close(self) -> None:
+        """Let go of the index, after the work that is under way. Idempotent."""
+        with self._working:
+            self._closed = True
+            self._let_go()
+
+    # -- steps
+
+    def _trusted(self) -> VectorIndex | None:
+        """The index, open and compared; None if it does not answer, or did not a moment ago."""
+        if self._index is not None or self._closed or time.monotonic() < self._not_before:
+            return self._index
+        try:
+            index = self._opened()
+        except VectorIndexUnavailable as error:
+            self._not_before = time.monotonic() + RETRY_SECONDS
+            logger.warning("%s: %s", self._place.folder.name, error)
+            return None
+        self._index = index
+        return index
+
+    def _opened(self) -> VectorIndex:
+        try:
+            return self._compared(self._factory.open(self._place))
+        except VectorIndexDamaged as error:
+            logger.warning("%s: %s; it is made anew", self._place.folder.name, error)
+            self._factory.discard(self._place)
+            return self._compared(self._factory.open(self._place))
+
+    def _compared(self, index: VectorIndex) -> VectorIndex:
+        """Queue every point that is not as the file says."""
+        try:
+            held = index.entries()
+        except BaseException:
+            index.close()
+            raise
+        with self._database.read() as connection:
+            right = right_entries(connection)
+        wrong = [memory_id for memory_id, version in right.items() if held.get(memory_id) != version]
+        wrong += [memory_id for memory_id in held if memory_id not in right]
+        if wrong:
+            with self._database.write() as connection:
+                todo.queue_vectors(connection, wrong)
+        return index
+
+    def _lose(self, index: VectorIndex, error: VectorIndexUnavailable | VectorIndexDamaged) -> None:
+        """Stop trusting an index. The next who needs one opens and compares it anew."""
+        with self._working:
+            if self._index is not index:
+                return
+            logger.warning("%s: %s", self._place.folder.name, error)
+            self._let_go()
+            if isinstance(error, VectorIndexDamaged):
+                self._factory.discard(self._place)
+            else:
+                self._not_before = time.monotonic() + RETRY_SECONDS
+
+    def _let_go(self) -> None:
+        index, self._index = self._index, None
+        if index is not None:
+            index.close()
+
+    def _drain_words(self) -> None:
+        done = BATCH
+        while done == BATCH:
+            with self._database.write() as connection:
+                done = todo.index_words(connection, BATCH)
+                self._step("words indexed")
+            self._step("words committed")
+
+    def _carry(self, index: VectorIndex) -> bool:
+        """Bring one batch to the index; False when nothing is left or the index failed."""
+        with self._database.read() as connection:
+            work = next_work(connection, BATCH)
+        if not work.tickets:
+            return False
+        try:
+            index.remove(work.removals)
+            self._step("points removed")
+            index.upsert(work.points)
+            self._step("points written")
+            index.flush()
+            self._step("points flushed")
+        except (VectorIndexUnavailable, VectorIndexDamaged) as error:
+            self._lose(index, error)
+            return isinstance(error, VectorIndexDamaged)
+        with self._database.write() as connection:
+            todo.vectors_done(connection, work.tickets)
+            self._step("queue emptied")
+        self._step("queue committed")
+        return True

@@ -1,0 +1,52 @@
+"""Work between calls: indexes brought up to date, logs cut, traces of deleted memories removed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from edge.replica import Replica
+from edge.users import Users
+from memory.core.errors import StoreError
+from memory.engine.worker import PeriodicWorker
+
+logger = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """Visits the open users, one after the other, on a thread of its own."""
+
+    def __init__(self, users: Users, *, drain_interval: float, tidy_interval: float) -> None:
+        """Intervals in seconds: between looks for queued changes, and between check-points."""
+        self._users, self._tidy_interval = users, tidy_interval
+        self._worker = PeriodicWorker("memory replica maintenance", drain_interval, self._round)
+        self._tidied = time.monotonic()
+
+    def wake(self) -> None:
+        """There is something to do; it is done within the interval."""
+        self._worker.wake(at_once=False)
+
+    def stop(self) -> None:
+        """End after the visit under way. Idempotent."""
+        self._worker.stop()
+
+    def run_now(self) -> None:
+        """Bring the indexes of all open users up to date in this thread."""
+        self._visit(Replica.drain)
+
+    def _round(self) -> None:
+        self._visit(lambda replica: replica.drain() if replica.is_behind else None)
+        if time.monotonic() - self._tidied >= self._tidy_interval:
+            self._tidied = time.monotonic()
+            self._visit(Replica.tidy)
+
+    def _visit(self, work: Callable[[Replica], None]) -> None:
+        """One user's trouble must not keep the others waiting."""
+        for user_id in self._users.now_open():
+            with self._users.lease(user_id) as replica:
+                try:
+                    if replica is not None:
+                        work(replica)
+                except StoreError as error:
+                    logger.warning("maintenance of a replica failed, and is tried again: %s", error)

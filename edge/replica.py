@@ -1,0 +1,221 @@
+"""One user's replica: a folder with the file that is the truth, and the index that follows it.
+
+Layout of the folder::
+
+    user.txt             whose it is
+    memory.db            SQLite, with -wal and -shm beside it while it is open
+    in-use               there while the file is open, so that a copy made meanwhile without its log is noticed
+    index/               the vector index, derived from the file
+    memory.db.<revision> a copy from before the last upgrade of the schema, for thirty days
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from edge.directory import Description, directory_errors, folder_name, origin_of, sync_directory, write_whole
+from edge.indexing import Indexer, Step
+from edge.sqlite import models, todo
+from edge.sqlite.columns import Columns
+from edge.sqlite.database import Database, connect, translated, wal_path
+from edge.sqlite.migrations import Schema
+from edge.sqlite.writing import Author
+from edge.vectors.port import IndexFactory, Place
+from memory.core.errors import IntegrityFailure
+
+logger = logging.getLogger(__name__)
+DATABASE_FILE: Final = "memory.db"
+IN_USE: Final = "in-use"
+OWNER_FILE: Final = "user.txt"
+KEEP_COPIES_SECONDS: Final = 30 * 86_400
+BACKLOG_LIMIT: Final = 2_000
+"""Queued changes at which whoever writes carries them out before going on: searches read them one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """What every replica of a directory is opened with."""
+
+    schema: Schema
+    factory: IndexFactory
+    synchronous: str
+    step: Step
+    """Called with the name of each durable step when it is done; tests end the process there."""
+    copied: Callable[[], None]
+    """Called when a file turns out to be a copy of another."""
+
+
+class Replica:
+    """A user's folder, open. Methods may be called from any thread."""
+
+    def __init__(self, folder: Path, user_id: str, kit: Kit, description: Description) -> None:
+        """Open an existing folder.
+
+        Raises:
+            IntegrityFailure: it is another user's, damaged, or copied in part. SchemaMismatch: it is newer than
+            this program.
+        """
+        self.user_id, self._folder = user_id, folder
+        self._kit = kit
+        path = folder / DATABASE_FILE
+        unclean = _require_complete(folder, path)
+        kit.schema.prepare(path)
+        self.database = Database(path, synchronous=kit.synchronous)
+        try:
+            self._adopt(description)
+            with directory_errors(folder):
+                (folder / IN_USE).touch()
+                _drop_old_copies(folder)
+        except BaseException:
+            self.database.close()
+            raise
+        place = Place(user_id=user_id, folder=folder, model=description.model, dimension=description.dimension)
+        self.indexer = Indexer(self.database, kit.factory, place, kit.step)
+        self.columns = Columns()
+        # Drawn at each opening and never stored: a copy of the folder cannot write under the same name.
+        self.author = Author(user_id, secrets.token_hex(8))
+        self._words_removed = unclean
+        self._queued = 0
+        with self.database.read() as connection:
+            self._behind = todo.backlog(connection) != todo.Backlog(0, 0)
+
+    def _adopt(self, description: Description) -> None:
+        with self.database.write() as connection:
+            user_id, origin = connection.execute("SELECT user_id, origin FROM replica").fetchone() or (None, None)
+            if user_id != self.user_id:
+                raise IntegrityFailure(
+                    f"{self._folder}: holds the memories of another user than its name says",
+                    hint="move it out of the way; the name is the beginning of the SHA-256 of the user's id",
+                )
+            if models.adopt(connection, description.model, description.dimension):
+                logger.info("%s: vectors are now of %s", self._folder.name, description.model)
+            here = origin_of(self.database.path)
+            if origin != here:
+                connection.execute("UPDATE replica SET origin = ?", (here,))
+        if origin is not None and origin != here:
+            self._kit.copied()
+
+    def wrote(self, changes: int, *, removed_words: bool = False) -> None:
+        """Note committed changes; carries out what is queued when it has become too much for searches."""
+        self._queued += changes
+        self._words_removed = self._words_removed or removed_words
+        if self._queued >= BACKLOG_LIMIT:
+            self.drain()
+
+    def drain(self) -> None:
+        """Bring both indexes up to date, as far as they answer."""
+        self._queued = 0
+        self._behind = not self.indexer.drain()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something may be queued."""
+        return self._behind or self._queued > 0
+
+    def tidy(self) -> None:
+        """Remove what deleted memories have left in the files, and cut the log."""
+        if self._words_removed:
+            self._words_removed = False
+            with self.database.write() as connection:
+                todo.remove_traces_of_words(connection)
+            self.indexer.compact()
+        if not self.database.checkpoint():
+            logger.info("%s: the log cannot be cut while a reader is open", self._folder.name)
+
+    def size(self) -> int:
+        """Bytes of all files of the folder."""
+        total = 0
+        for file in self._folder.rglob("*"):
+            with suppress(FileNotFoundError):  # indexes come and go
+                total += file.stat().st_size
+        return total
+
+    def close(self) -> None:
+        """Finish what is under way, cut the log, let go of the files. Idempotent."""
+        self.indexer.close()
+        (self._folder / IN_USE).unlink(missing_ok=True)
+        self.database.close()
+
+
+def create_folder(users: Path, user_id: str, kit: Kit, description: Description) -> Path:
+    """Make a user's folder; it appears whole or not at all."""
+    folder = users / folder_name(user_id)
+    with directory_errors(folder):
+        building = users / f".{folder.name}.{secrets.token_hex(4)}"
+        building.mkdir(mode=0o700)
+        path = building / DATABASE_FILE
+        path.touch(mode=0o600)
+        path.write_bytes(kit.schema.blank)
+        with translated(path), closing(connect(path)) as connection:
+            connection.execute(
+                "INSERT INTO replica (user_id, rev, hlc_ms, hlc_counter, origin, model, dimension)"
+                " VALUES (?, 0, 0, 0, ?, ?, ?)",
+                (user_id, origin_of(path), description.model, description.dimension),
+            )
+        write_whole(building / OWNER_FILE, user_id.encode())
+        building.rename(folder)
+        sync_directory(users)
+    return folder
+
+
+def remove_unfinished(users: Path) -> None:
+    """Remove folders whose making a crash has cut short."""
+    with directory_errors(users):
+        for left in users.glob(".*.*"):
+            shutil.rmtree(left)
+
+
+def owner_of(folder: Path) -> str:
+    """The user whose folder it is.
+
+    Raises:
+        IntegrityFailure: it does not say.
+    """
+    try:
+        return (folder / OWNER_FILE).read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _incomplete(folder, f"{OWNER_FILE} is missing or unreadable") from error
+
+
+def holds_memories(folder: Path) -> bool:
+    """Whether a user's file has any memory."""
+    path = folder / DATABASE_FILE
+    _require_complete(folder, path)
+    with translated(path), closing(connect(path)) as connection:
+        return connection.execute("SELECT 1 FROM memories LIMIT 1").fetchone() is not None
+
+
+def _require_complete(folder: Path, path: Path) -> bool:
+    """Notice a folder that was copied in part; returns whether the last to have it open did not close it."""
+    if not path.is_file():
+        raise _incomplete(folder, f"{DATABASE_FILE} is missing")
+    unclean = (folder / IN_USE).exists()
+    if unclean:
+        if not wal_path(path).exists():
+            raise _incomplete(folder, f"{wal_path(path).name} is missing, and with it the latest changes")
+        # From here on the log may go into the file at any time.
+        (folder / IN_USE).unlink()
+    return unclean
+
+
+def _incomplete(folder: Path, what: str) -> IntegrityFailure:
+    return IntegrityFailure(
+        f"{folder}: {what}: it was copied in part, or damaged",
+        hint="copy the folder again whole while no program has it open; to go on with what is there, delete the file"
+        f" {IN_USE!r} in it, or the folder",
+    )
+
+
+def _drop_old_copies(folder: Path) -> None:
+    oldest = time.time() - KEEP_COPIES_SECONDS
+    for copy in folder.glob(f"{DATABASE_FILE}.*"):
+        if copy.stat().st_mtime < oldest:
+            copy.unlink()

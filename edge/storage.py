@@ -1,0 +1,254 @@
+"""The ``Storage`` of a device: a replica for each user, each verb one transaction on that user's file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+from edge.home import Home
+from edge.maintenance import Maintenance
+from edge.recall import find_candidates
+from edge.replica import Replica
+from edge.sqlite import models, reading, writing
+from edge.sqlite.database import Db
+from edge.sqlite.figures import Figures, count_user
+from edge.sqlite.merging import Merging
+from edge.sqlite.snapshot import live_records, tombstone_records
+from edge.users import Users
+from memory.core.errors import NotFound
+from memory.core.model import Stats
+from memory.core.ports import Clock, Vector
+from memory.core.state import Changes
+from memory.engine.storage import (
+    Draft,
+    Incoming,
+    NewText,
+    Outcome,
+    Pending,
+    Query,
+    Scope,
+    Snapshot,
+    Stored,
+    Touch,
+)
+from memory.policies.admission import Filter
+from memory.policies.ranking import Candidate
+
+
+class EdgeStorage:
+    """See :class:`~memory.engine.storage.Storage`."""
+
+    def __init__(self, home: Home, users: Users, maintenance: Maintenance, clock: Clock, *, index_name: str) -> None:
+        self._home, self._users, self._maintenance, self._clock = home, users, maintenance, clock
+        self._index_name = index_name
+        self._settled: set[str] = set()
+        """Users of whom nothing waits for a vector, so that asking again need not open them all."""
+
+    @property
+    def dimension(self) -> int:
+        """See ``Storage``."""
+        return self._home.description.dimension
+
+    # -- writing
+
+    def insert(self, user_id: str, drafts: Sequence[Draft], *, fresh_ids: bool) -> list[Stored]:
+        """See ``Storage``."""
+        with self._users.writing(user_id) as replica:
+            with replica.database.write() as connection:
+                stored = writing.insert(connection, replica.author, drafts, now=self._clock.now(), fresh_ids=fresh_ids)
+            self._wrote(replica, len(drafts))
+        return stored
+
+    def change(
+        self,
+        user_id: str,
+        memory_id: str,
+        changes: Changes,
+        *,
+        text: NewText | None,
+        expected_version: str | None,
+    ) -> Stored:
+        """See ``Storage``."""
+        with self._users.lease(user_id) as replica:
+            if replica is None:
+                raise NotFound(memory_id=memory_id)
+            with replica.database.write() as connection:
+                stored = writing.change(
+                    connection,
+                    replica.author,
+                    memory_id,
+                    changes,
+                    text=text,
+                    expected_version=expected_version,
+                    now=self._clock.now(),
+                )
+            self._wrote(replica, 1, removed_words=text is not None)
+        return stored
+
+    def delete(self, user_id: str, memory_id: str) -> None:
+        """See ``Storage``."""
+        with self._users.lease(user_id) as replica:
+            if replica is None:
+                raise NotFound(memory_id=memory_id)
+            with replica.database.write() as connection:
+                writing.delete(connection, replica.author, memory_id, now=self._clock.now())
+            self._wrote(replica, 1, removed_words=True)
+
+    def touch(self, touches: Sequence[Touch]) -> None:
+        """See ``Storage``."""
+        by_user: dict[str, list[Touch]] = {}
+        for item in touches:
+            by_user.setdefault(item.user_id, []).append(item)
+        for user_id, mine in by_user.items():
+            with self._users.lease(user_id) as replica:
+                if replica is not None:
+                    with replica.database.write() as connection:
+                        writing.touch(connection, replica.author, mine)
+
+    def merge(self, incoming: Sequence[Incoming]) -> list[Outcome]:
+        """See ``Storage``. A transaction for each user: users are files of their own."""
+        outcomes: dict[int, Outcome] = {}
+        for user_id in dict.fromkeys(item.user_id for item in incoming):
+            mine = {i: item for i, item in enumerate(incoming) if item.user_id == user_id}
+            with self._users.writing(user_id) as replica:
+                with replica.database.write() as connection:
+                    found = Merging(connection, replica.author).run(list(mine.values()))
+                outcomes |= zip(mine, found, strict=True)
+                self._wrote(replica, len(mine), removed_words=any(item.verdict == "merged" for item in found))
+        return [outcomes[i] for i in range(len(incoming))]
+
+    def _wrote(self, replica: Replica, changes: int, *, removed_words: bool = False) -> None:
+        self._settled.discard(replica.user_id)
+        replica.wrote(changes, removed_words=removed_words)
+        self._maintenance.wake()
+
+    # -- reading
+
+    def fetch(self, user_id: str, memory_ids: Sequence[str]) -> dict[str, Stored]:
+        """See ``Storage``."""
+        with self._reading(user_id) as (_, connection):
+            return {} if connection is None else reading.fetch(connection, memory_ids)
+
+    def list_page(self, user_id: str, where: Filter, *, limit: int, before: tuple[int, str] | None) -> list[Stored]:
+        """See ``Storage``."""
+        with self._reading(user_id) as (_, connection):
+            return [] if connection is None else reading.list_page(connection, where, limit=limit, before=before)
+
+    def candidates(self, user_id: str, query: Query, where: Filter) -> list[Candidate]:
+        """See ``Storage``."""
+        with self._reading(user_id) as (replica, connection):
+            if replica is None or connection is None:
+                return []
+            view = replica.columns.current(connection)
+            return find_candidates(connection, view, replica.indexer.search, query, where)
+
+    @contextmanager
+    def _reading(self, user_id: str) -> Iterator[tuple[Replica | None, Db | None]]:
+        with self._users.lease(user_id) as replica:
+            if replica is None:
+                yield None, None
+                return
+            with replica.database.read() as connection:
+                yield replica, connection
+
+    # -- late vectors
+
+    def pending(self, limit: int, *, after: tuple[str, str] | None) -> list[Pending]:
+        """See ``Storage``."""
+        found: list[Pending] = []
+        start, position = after or ("", "")
+        for user_id in self._users.known():
+            if user_id < start or user_id in self._settled or len(found) >= limit:
+                continue
+            from_id = position if user_id == start else None
+            if from_id is None:
+                self._settled.add(user_id)  # before looking: a write that comes meanwhile takes it out again
+            with self._reading(user_id) as (_, connection):
+                if connection is not None:
+                    here = models.pending(connection, user_id, limit - len(found), after=from_id)
+                    found += here
+                    if here:
+                        self._settled.discard(user_id)
+        return found
+
+    def put_vectors(self, vectors: Sequence[tuple[Pending, Vector]]) -> int:
+        """See ``Storage``."""
+        stored = 0
+        for user_id in dict.fromkeys(item.user_id for item, _ in vectors):
+            mine = [pair for pair in vectors if pair[0].user_id == user_id]
+            with self._users.lease(user_id) as replica:
+                if replica is not None:
+                    with replica.database.write() as connection:
+                        count = writing.put_vectors(connection, mine)
+                    self._wrote(replica, count)
+                    stored += count
+        return stored
+
+    # -- the whole
+
+    @contextmanager
+    def snapshot(self, scope: Scope) -> Iterator[Snapshot]:
+        """See ``Storage``. The view of every user's file begins before the first is read."""
+        users = self._users.known()
+        with ExitStack() as stack:
+            views: dict[str, Db] = {}
+            revisions: dict[str, int] = {}
+            for user_id in users if scope.user_id is None else [scope.user_id]:
+                _, connection = stack.enter_context(self._reading(user_id))
+                if connection is not None:
+                    rev = connection.execute("SELECT rev FROM replica").fetchone()[0]
+                    views[user_id] = connection
+                    if rev:
+                        revisions[user_id] = rev
+            records = self._records(views, scope)
+            with closing(records):
+                yield Snapshot(self._home.description.replica, revisions, records)
+
+    def _records(self, views: Mapping[str, Db], scope: Scope) -> Any:
+        model = self._home.description.model
+        after = {user_id: None if scope.after is None else scope.after.get(user_id, 0) for user_id in views}
+        for user_id, connection in views.items():
+            yield from live_records(connection, scope, after=after[user_id], model=model)
+        if scope.complete:
+            for user_id, connection in views.items():
+                yield from tombstone_records(connection, after=after[user_id])
+
+    def stats(self, user_id: str | None) -> Stats:
+        """See ``Storage``. ``details`` hold the size of the logs and how far the indexes are behind, in memories."""
+        figures, log, size = Figures(), 0, 0
+        for one in self._users.known() if user_id is None else [user_id]:
+            with self._reading(one) as (replica, connection):
+                if replica is not None and connection is not None:
+                    figures.add(count_user(connection))
+                    log += replica.database.wal_bytes()
+                    size += replica.size()
+        description = self._home.description
+        return Stats(
+            users=figures.users,
+            memories_by_status=dict(sorted(figures.by_status.items())),
+            deletions=figures.deletions,
+            accesses=figures.accesses,
+            pending_embeddings=figures.pending,
+            embedding_model=description.model,
+            embedding_dimension=description.dimension,
+            storage_bytes=size,
+            details={
+                "index": self._index_name,
+                "index_backlog_words": figures.waiting_words,
+                "index_backlog_vectors": figures.waiting_vectors,
+                "wal_bytes": log,
+            },
+        )
+
+    def drain(self) -> None:
+        """Bring the indexes of all open users up to date now."""
+        self._maintenance.run_now()
+
+    def close(self) -> None:
+        """See ``Storage``."""
+        self._maintenance.stop()
+        try:
+            self._users.close()
+        finally:
+            self._home.close()
