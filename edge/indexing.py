@@ -14,7 +14,7 @@ from typing import Final
 
 from edge.sqlite import todo
 from edge.sqlite.database import Database
-from edge.sqlite.points import next_work, right_entries
+from edge.sqlite.points import next_work, right_entries, work_done
 from edge.vectors.port import Hit, IndexFactory, Place, VectorIndex
 from memory.core.errors import VectorIndexDamaged, VectorIndexUnavailable
 from memory.core.ports import Vector
@@ -137,13 +137,17 @@ class Indexer:
         except BaseException:
             index.close()
             raise
+        if not held:
+            with self._database.write() as connection:
+                todo.begin_points_anew(connection)
+            return index
         with self._database.read() as connection:
             right = right_entries(connection)
         wrong = [memory_id for memory_id, version in right.items() if held.get(memory_id) != version]
         wrong += [memory_id for memory_id in held if memory_id not in right]
         if wrong:
             with self._database.write() as connection:
-                todo.queue_vectors(connection, wrong)
+                todo.queue_points(connection, wrong)
         return index
 
     def _lose(self, index: VectorIndex, error: VectorIndexUnavailable | VectorIndexDamaged) -> None:
@@ -175,7 +179,7 @@ class Indexer:
         """Bring one batch to the index; False when nothing is left or the index failed."""
         with self._database.read() as connection:
             work = next_work(connection, BATCH)
-        if not work.tickets:
+        if not work:
             return False
         try:
             index.remove(work.removals)
@@ -188,7 +192,7 @@ class Indexer:
             self._lose(index, error)
             return isinstance(error, VectorIndexDamaged)
         with self._database.write() as connection:
-            todo.vectors_done(connection, work.tickets)
+            work_done(connection, work)
             self._step("queue emptied")
         self._step("queue committed")
         return True

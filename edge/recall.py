@@ -15,7 +15,8 @@ import numpy as np
 
 from edge.sqlite.columns import Mask, View, selected
 from edge.sqlite.database import Db
-from edge.sqlite.lookup import cosines, facts_of, ids_of, numbers_of, waiting_points
+from edge.sqlite.lookup import cosines, facts_of, ids_of, numbers_of
+from edge.sqlite.points import waiting_points
 from edge.sqlite.words import match_words
 from edge.vectors.port import Hit
 from memory.core.ports import Vector

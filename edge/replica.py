@@ -27,7 +27,7 @@ from edge.sqlite import models, todo
 from edge.sqlite.columns import Columns
 from edge.sqlite.database import Database, connect, translated, wal_path
 from edge.sqlite.migrations import Schema
-from edge.sqlite.writing import Author
+from edge.sqlite.rows import Author
 from edge.vectors.port import IndexFactory, Place
 from memory.core.errors import IntegrityFailure
 
@@ -156,8 +156,8 @@ def create_folder(users: Path, user_id: str, kit: Kit, description: Description)
         path.write_bytes(kit.schema.blank)
         with translated(path), closing(connect(path)) as connection:
             connection.execute(
-                "INSERT INTO replica (user_id, rev, hlc_ms, hlc_counter, origin, model, dimension)"
-                " VALUES (?, 0, 0, 0, ?, ?, ?)",
+                "INSERT INTO replica (user_id, rev, hlc_ms, hlc_counter, numbers, words_upto, points_upto, origin,"
+                " model, dimension) VALUES (?, 0, 0, 0, 0, 0, 0, ?, ?, ?)",
                 (user_id, origin_of(path), description.model, description.dimension),
             )
         write_whole(building / OWNER_FILE, user_id.encode())

@@ -43,10 +43,13 @@ class Users:
     @contextmanager
     def writing(self, user_id: str) -> Iterator[Replica]:
         """A user's replica, made if there is none."""
-        with self.lease(user_id, create=True) as replica:
-            if replica is None:
-                raise AssertionError("a lease that creates has a replica")
-            yield replica
+        lent = self._take(user_id, create=True)
+        if lent is None:
+            raise AssertionError("a lease that creates has a replica")
+        try:
+            yield lent.replica
+        finally:
+            self._give_back(lent)
 
     def known(self) -> list[str]:
         """Ids of all users that have a folder, in code-point order."""
@@ -83,6 +86,8 @@ class Users:
     def _give_back(self, lent: _Lent) -> None:
         with self._lock:
             lent.leases -= 1
+            if len(self._open) <= self._max_open:
+                return
             idle = [user_id for user_id, one in self._open.items() if not one.leases]
-            for user_id in idle[: max(0, len(self._open) - self._max_open)]:
+            for user_id in idle[: len(self._open) - self._max_open]:
                 self._open.pop(user_id).replica.close()

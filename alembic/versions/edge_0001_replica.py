@@ -18,6 +18,9 @@ STATEMENTS = (
         rev BIGINT NOT NULL,
         hlc_ms BIGINT NOT NULL,
         hlc_counter BIGINT NOT NULL,
+        numbers INTEGER NOT NULL,
+        words_upto INTEGER NOT NULL,
+        points_upto INTEGER NOT NULL,
         origin TEXT,
         model TEXT NOT NULL,
         dimension INTEGER NOT NULL
@@ -30,6 +33,7 @@ STATEMENTS = (
         user_id TEXT NOT NULL,
         memory_id TEXT NOT NULL,
         rev BIGINT NOT NULL,
+        edited BOOLEAN NOT NULL,
         status TEXT NOT NULL,
         memory_type TEXT NOT NULL,
         created_at BIGINT NOT NULL,
@@ -38,28 +42,27 @@ STATEMENTS = (
         embedding_due BOOLEAN NOT NULL,
         updated_at BIGINT NOT NULL,
         source_session TEXT,
-        row_hash TEXT NOT NULL,
+        version TEXT NOT NULL,
         stamps JSON NOT NULL,
         metadata JSON NOT NULL,
+        tags JSON NOT NULL,
         extra JSON NOT NULL,
         content TEXT NOT NULL,
         terms TEXT NOT NULL,
         UNIQUE (memory_id)
     )
     """,
-    "CREATE INDEX memories_listing ON memories (status, created_at DESC, memory_id)",
-    "CREATE INDEX memories_revisions ON memories (rev)",
+    # New memories are found by their number: an index that an insert need not touch keeps it fast.
+    "CREATE INDEX memories_edits ON memories (rev) WHERE edited",
     "CREATE INDEX memories_due ON memories (memory_id) WHERE embedding_due",
     """
     CREATE TABLE memory_tags (
         user_id TEXT NOT NULL,
         memory_id TEXT NOT NULL,
         tag TEXT NOT NULL,
-        PRIMARY KEY (memory_id, tag),
-        FOREIGN KEY (memory_id) REFERENCES memories (memory_id) ON DELETE CASCADE
+        PRIMARY KEY (tag, memory_id)
     ) WITHOUT ROWID
     """,
-    "CREATE INDEX memory_tags_by_tag ON memory_tags (tag, memory_id)",
     """
     CREATE TABLE memory_access (
         user_id TEXT NOT NULL,

@@ -44,6 +44,7 @@ class Columns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rev = -1
+        self._top = 0
         self._view = _empty(1_024)
 
     def current(self, connection: Db) -> View:
@@ -55,13 +56,14 @@ class Columns:
             return self._view
 
     def _follow(self, connection: Db, rev: int) -> None:
-        if self._rev >= 0:
-            gone = connection.execute(
-                "SELECT number FROM memory_tombstones WHERE rev > ? AND number IS NOT NULL", (self._rev,)
-            ).fetchall()
-            self._view.status[[number for (number,) in gone if number < len(self._view.status)]] = 0
+        gone = connection.execute(
+            "SELECT number FROM memory_tombstones WHERE rev > ? AND number IS NOT NULL", (self._rev,)
+        ).fetchall()
+        self._view.status[[number for (number,) in gone if number < len(self._view.status)]] = 0
+        columns = "number, status, memory_type, created_at, length FROM memories"
         rows = connection.execute(
-            "SELECT number, status, memory_type, created_at, length FROM memories WHERE rev > ?", (self._rev,)
+            f"SELECT {columns} WHERE edited AND rev > ? UNION ALL SELECT {columns} WHERE number > ?",
+            (self._rev, self._top),
         ).fetchall()
         if rows:
             self._write(rows)
@@ -70,8 +72,9 @@ class Columns:
     def _write(self, rows: list[tuple[Any, ...]]) -> None:
         number, status, memory_type, created_at, length = zip(*rows, strict=True)
         at = np.array(number, dtype=np.int64)
-        if (top := int(at.max())) >= len(self._view.status):
-            self._view = _grown(self._view, int(top * _GROWTH) + 1)
+        self._top = max(self._top, int(at.max()))
+        if self._top >= len(self._view.status):
+            self._view = _grown(self._view, int(self._top * _GROWTH) + 1)
         view = self._view
         view.created_at[at] = created_at
         view.length[at] = length

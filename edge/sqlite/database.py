@@ -62,16 +62,22 @@ _HINTS: Final[dict[type[StoreError], str]] = {
 }
 
 
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as the tree of ``memory.core.errors``, the cause kept."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        kind = _BY_CODE.get(primary, StoreError)
-        message = f"{path}: {(kind.__doc__ or '').splitlines()[0]} [{error}]"
-        raise kind(message, hint=_HINTS.get(kind, "")) from error
+class translated:  # noqa: N801  reads like the function that it is used as
+    """Raises SQLite's errors as the tree of ``memory.core.errors``, the cause kept. May be entered by several."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """Translate."""
+        if isinstance(error, sqlite3.Error):
+            primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            kind = _BY_CODE.get(primary, StoreError)
+            message = f"{self._path}: {(kind.__doc__ or '').splitlines()[0]} [{error}]"
+            raise kind(message, hint=_HINTS.get(kind, "")) from error
 
 
 class Database:
@@ -88,6 +94,7 @@ class Database:
             Unsupported: WAL is not possible here. StoreError: the file cannot be opened.
         """
         self.path, self._synchronous = path, synchronous
+        self._translated = translated(path)
         self._write_lock = threading.RLock()
         self._readers: list[Db] = []
         self._readers_lock = threading.Lock()
@@ -104,7 +111,7 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Db]:
         """One transaction on the one writing connection; committed when the block ends well."""
-        with self._write_lock, translated(self.path):
+        with self._write_lock, self._translated:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
@@ -117,7 +124,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Db]:
         """A consistent view; writers go on."""
-        with translated(self.path):
+        with self._translated:
             connection = self._lent()
             try:
                 connection.execute("BEGIN")
@@ -152,7 +159,7 @@ class Database:
 
     def checkpoint(self) -> bool:
         """Move the log into the file and cut it to nothing; False while a reader is still on an older state."""
-        with self._write_lock, translated(self.path):
+        with self._write_lock, self._translated:
             # Readers need not be waited for: the next checkpoint comes soon enough.
             self._writer.execute("PRAGMA busy_timeout = 0")
             try:

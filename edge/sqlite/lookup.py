@@ -52,15 +52,6 @@ def facts_of(connection: Db, numbers: Iterable[int]) -> list[Facts]:
     return [Facts(*row) for row in rows]
 
 
-def waiting_points(connection: Db) -> dict[str, int | None]:
-    """Memories whose points are not, or no longer, right in the index: number by id, None of deleted ones."""
-    return dict(
-        connection.execute(
-            "SELECT t.memory_id, m.number FROM index_todo t LEFT JOIN memories m USING (memory_id) WHERE t.vector"
-        ).fetchall()
-    )
-
-
 def cosines(connection: Db, vector: Vector, numbers: Sequence[int]) -> dict[int, float]:
     """Cosines by number of those memories that have a vector, computed from the file in float64."""
     found: dict[int, float] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge.sqlite.database import Db
-from edge.sqlite.rows import write_accesses
-from edge.sqlite.writing import Author, Held, bury, create, held, overwrite, write_vector
+from edge.sqlite.rows import Author, insert_row, write_accesses
+from edge.sqlite.writing import Held, bury, held, overwrite, write_vector
 from memory.core.clock import Tick, parse_stamp
 from memory.core.merge import merge
 from memory.core.state import State
@@ -18,15 +18,21 @@ class Merging:
     """One transaction's records. Revisions are counted here and written at the end."""
 
     def __init__(self, connection: Db, author: Author) -> None:
-        self._db, self._user_id = connection, author.user_id
-        rev, ms, counter = connection.execute("SELECT rev, hlc_ms, hlc_counter FROM replica").fetchone()
+        self._db, self._author = connection, author
+        rev, ms, counter, numbers = connection.execute(
+            "SELECT rev, hlc_ms, hlc_counter, numbers FROM replica"
+        ).fetchone()
         self._rev: int = rev
+        self._numbers: int = numbers
         self._tick = Tick(ms, counter)
 
     def run(self, incoming: Sequence[Incoming]) -> list[Outcome]:
         """Join each; outcome i belongs to record i."""
         outcomes = [self._join(item) for item in incoming]
-        self._db.execute("UPDATE replica SET rev = ?, hlc_ms = ?, hlc_counter = ?", (self._rev, *self._tick))
+        self._db.execute(
+            "UPDATE replica SET rev = ?, hlc_ms = ?, hlc_counter = ?, numbers = ?",
+            (self._rev, *self._tick, self._numbers),
+        )
         return outcomes
 
     def _join(self, item: Incoming) -> Outcome:
@@ -36,11 +42,10 @@ class Merging:
         self._tick = max(self._tick, *(stamp.tick for stamp in state.stamps()))
         if state.deleted is not None:
             if state != known:
-                number = None if before is None else before.number
-                bury(self._db, self._user_id, item.memory_id, number, state.deleted, rev=self._next_rev())
+                bury(self._db, self._author.user_id, item.memory_id, state.deleted, rev=self._next_rev())
             deferred = False
         elif before is None:
-            create(self._db, self._user_id, item.memory_id, state, rev=self._next_rev(), text=_text(item, state))
+            self._create(item, state)
             deferred = item.vector is None
         else:
             deferred = self._overwrite(item, before, state)
@@ -55,6 +60,20 @@ class Merging:
         self._rev += 1
         return self._rev
 
+    def _create(self, item: Incoming, state: State) -> None:
+        self._numbers += 1
+        text = _text(item, state)
+        insert_row(
+            self._db,
+            self._author,
+            item.memory_id,
+            state,
+            number=self._numbers,
+            rev=self._next_rev(),
+            terms=text.terms,
+            vector=text.vector,
+        )
+
     def _overwrite(self, item: Incoming, before: Held, state: State) -> bool:
         """Write the join of two live states; returns whether it waits for a vector now."""
         held_state = before.stored.state
@@ -63,9 +82,9 @@ class Merging:
         if state.without_accesses() != held_state.without_accesses():
             text = None if same else _text(item, state)
             rev = self._next_rev()
-            overwrite(self._db, self._user_id, item.memory_id, before, state, rev=rev, text=text)
+            overwrite(self._db, self._author, item.memory_id, before, state, rev=rev, text=text)
         if (state.accesses, state.last_access) != (held_state.accesses, held_state.last_access):
-            write_accesses(self._db, self._user_id, item.memory_id, state, self._next_rev())
+            write_accesses(self._db, self._author.user_id, item.memory_id, state, self._next_rev())
         fits = item.vector is not None and item.state.value("content") == content
         if not same:
             return not fits

@@ -11,36 +11,56 @@ from edge.sqlite.rows import vector_from
 from edge.vectors.port import Point
 
 _POINT: Final = """
-    m.row_hash, v.embedding, m.status, m.memory_type, m.created_at, m.importance, m.source_session,
-    (SELECT json_group_array(t.tag) FROM memory_tags t WHERE t.memory_id = m.memory_id)
+    m.version, v.embedding, m.status, m.memory_type, m.created_at, m.importance, m.source_session, m.tags
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch of queued changes: points to write, ids to remove, and the tickets of both."""
+    """What to bring to the index next: points to write, ids to remove, and how to note that it is done."""
 
     points: list[Point]
     removals: list[str]
     tickets: list[tuple[str, int]]
+    upto: int | None
+    """The highest number among the new memories."""
+
+    def __bool__(self) -> bool:
+        return bool(self.tickets) or self.upto is not None
 
 
 def next_work(connection: Db, limit: int) -> Work:
-    """What to bring to the index next. A memory without a vector has no point."""
-    rows = connection.execute(
-        f"SELECT q.memory_id, q.ticket, {_POINT} FROM (SELECT * FROM index_todo WHERE vector LIMIT ?) q"
+    """The next batch, changes before new memories. A memory without a vector has no point."""
+    changed = connection.execute(
+        f"SELECT q.ticket, q.memory_id, {_POINT} FROM (SELECT * FROM index_todo WHERE vector LIMIT ?) q"
         " LEFT JOIN memories m USING (memory_id) LEFT JOIN memory_vectors v USING (number)",
         (limit,),
     ).fetchall()
+    fresh = connection.execute(
+        f"SELECT m.number, m.memory_id, {_POINT} FROM memories m LEFT JOIN memory_vectors v USING (number)"
+        " WHERE m.number > (SELECT points_upto FROM replica) ORDER BY m.number LIMIT ?",
+        (limit - len(changed),),
+    ).fetchall()
     return Work(
-        points=[_point(row[0], row[2:]) for row in rows if row[3] is not None],
-        removals=[row[0] for row in rows if row[3] is None],
-        tickets=[(row[0], row[1]) for row in rows],
+        points=[_point(row[1:]) for row in (*changed, *fresh) if row[3] is not None],
+        removals=[row[1] for row in changed if row[3] is None],
+        tickets=[(row[1], row[0]) for row in changed],
+        upto=fresh[-1][0] if fresh else None,
     )
 
 
-def _point(memory_id: str, row: tuple[Any, ...]) -> Point:
-    version, embedding, status, memory_type, created_at, importance, source_session, tags = row
+def work_done(connection: Db, work: Work) -> None:
+    """Note a batch as done, except changes of memories that have changed again since it was read."""
+    connection.executemany("UPDATE index_todo SET vector = 0 WHERE memory_id = ? AND ticket = ?", work.tickets)
+    connection.executemany(
+        "DELETE FROM index_todo WHERE memory_id = ? AND NOT words AND NOT vector", [item[:1] for item in work.tickets]
+    )
+    if work.upto is not None:
+        connection.execute("UPDATE replica SET points_upto = max(points_upto, ?)", (work.upto,))
+
+
+def _point(row: tuple[Any, ...]) -> Point:
+    memory_id, version, embedding, status, memory_type, created_at, importance, source_session, tags = row
     return Point(
         memory_id=memory_id,
         version=version,
@@ -54,6 +74,16 @@ def _point(memory_id: str, row: tuple[Any, ...]) -> Point:
     )
 
 
+def waiting_points(connection: Db) -> dict[str, int | None]:
+    """Memories whose points are not, or no longer, right in the index: number by id, None of deleted ones."""
+    return dict(
+        connection.execute(
+            "SELECT t.memory_id, m.number FROM index_todo t LEFT JOIN memories m USING (memory_id) WHERE t.vector"
+            " UNION ALL SELECT memory_id, number FROM memories WHERE number > (SELECT points_upto FROM replica)"
+        ).fetchall()
+    )
+
+
 def right_entries(connection: Db) -> dict[str, str]:
-    """What ``VectorIndex.entries`` should say, as far as nothing is queued."""
-    return dict(connection.execute("SELECT m.memory_id, m.row_hash FROM memories m JOIN memory_vectors USING (number)"))
+    """What ``VectorIndex.entries`` should say when nothing waits."""
+    return dict(connection.execute("SELECT m.memory_id, m.version FROM memories m JOIN memory_vectors USING (number)"))

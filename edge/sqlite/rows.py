@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from edge.sqlite.database import Db
-from memory.core.digest import row_hash
 from memory.core.ports import Vector
 from memory.core.record import decode_stamps, encode_stamps
-from memory.core.state import SCALARS, State
+from memory.core.state import SCALARS, Register, State
 from memory.core.text import DocumentTerms
 from memory.engine.storage import Stored
 
 SELECT_STATE: Final = """
 SELECT m.memory_id, m.user_id, m.content, m.memory_type, m.importance, m.status, m.source_session, m.created_at,
-    m.metadata, m.stamps, m.extra, m.rev,
-    (SELECT json_group_array(t.tag) FROM memory_tags t WHERE t.memory_id = m.memory_id),
+    m.metadata, m.stamps, m.extra, m.rev, m.tags,
     (SELECT json_group_object(a.writer, a.count) FROM memory_access a WHERE a.memory_id = m.memory_id),
     (SELECT nullif(max(a.last_access_at), 0) FROM memory_access a WHERE a.memory_id = m.memory_id),
     m.number, m.embedding_due
 FROM memories m
 """
 _INSERT: Final = """
-INSERT INTO memories (user_id, memory_id, content, memory_type, importance, status, source_session, created_at,
-    updated_at, metadata, stamps, extra, rev, row_hash, length, embedding_due, terms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO memories (number, user_id, memory_id, content, memory_type, importance, status, source_session, created_at,
+    updated_at, tags, metadata, stamps, extra, rev, version, length, embedding_due, terms, edited)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)
 """
 _UPDATE: Final = """
 UPDATE memories SET content = ?, memory_type = ?, importance = ?, status = ?, source_session = ?, created_at = ?,
-    updated_at = ?, metadata = ?, stamps = ?, extra = ?, rev = ?, row_hash = ?
+    updated_at = ?, tags = ?, metadata = ?, stamps = ?, extra = ?, rev = ?, version = ?, edited = 1
 WHERE number = ?
 """
+_encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+encode_json: Final = _encoder.encode
+"""JSON as stored: compact, readable in any script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who writes: the user, and the random name that this opening of the replica writes under."""
+
+    user_id: str
+    writer: str
 
 
 def read_state(row: Sequence[Any]) -> Stored:
@@ -56,42 +66,50 @@ def read_state(row: Sequence[Any]) -> Stored:
 
 def insert_row(
     connection: Db,
-    user_id: str,
+    author: Author,
     memory_id: str,
     state: State,
     *,
+    number: int,
     rev: int,
     terms: DocumentTerms,
     vector: Vector | None,
 ) -> None:
     """Write a new live memory with its tags, accesses and vector."""
-    values = _values(memory_id, state, rev)
-    number = connection.execute(
-        _INSERT, (user_id, memory_id, *values, terms.length, vector is None, joined_terms(terms.terms))
-    ).lastrowid
-    write_tags(connection, user_id, memory_id, state.present_tags())
-    write_accesses(connection, user_id, memory_id, state, rev)
+    values = _values(state, author, rev)
+    connection.execute(
+        _INSERT, (number, author.user_id, memory_id, *values, terms.length, vector is None, joined_terms(terms.terms))
+    )
+    add_tags(connection, author.user_id, memory_id, state.tags)
+    if state.accesses or state.last_access:
+        write_accesses(connection, author.user_id, memory_id, state, rev)
     if vector is not None:
         connection.execute("INSERT INTO memory_vectors VALUES (?, ?)", (number, vector_bytes(vector)))
 
 
 def update_row(
-    connection: Db, user_id: str, memory_id: str, number: int, before: State, after: State, *, rev: int
+    connection: Db, author: Author, memory_id: str, number: int, before: State, after: State, *, rev: int
 ) -> None:
     """Overwrite the registers of a live memory, and its tags."""
-    connection.execute(_UPDATE, (*_values(memory_id, after, rev), number))
+    connection.execute(_UPDATE, (*_values(after, author, rev), number))
     had, has = set(before.present_tags()), set(after.present_tags())
-    for tag in had - has:
-        connection.execute("DELETE FROM memory_tags WHERE memory_id = ? AND tag = ?", (memory_id, tag))
-    write_tags(connection, user_id, memory_id, has - had)
+    remove_tags(connection, memory_id, had - has)
+    add_tags(connection, author.user_id, memory_id, {tag: after.tags[tag] for tag in has - had})
 
 
-def write_tags(connection: Db, user_id: str, memory_id: str, tags: Iterable[str]) -> None:
-    """Insert tags that a memory does not have yet."""
+def add_tags(connection: Db, user_id: str, memory_id: str, tags: Mapping[str, Register]) -> None:
+    """List a memory under the tags that are present."""
+    for tag, register in tags.items():
+        if register.value:
+            connection.execute(
+                "INSERT INTO memory_tags (user_id, memory_id, tag) VALUES (?, ?, ?)", (user_id, memory_id, tag)
+            )
+
+
+def remove_tags(connection: Db, memory_id: str, tags: Iterable[str]) -> None:
+    """List a memory under some tags no longer."""
     for tag in tags:
-        connection.execute(
-            "INSERT INTO memory_tags (user_id, memory_id, tag) VALUES (?, ?, ?)", (user_id, memory_id, tag)
-        )
+        connection.execute("DELETE FROM memory_tags WHERE tag = ? AND memory_id = ?", (tag, memory_id))
 
 
 def write_accesses(connection: Db, user_id: str, memory_id: str, state: State, rev: int) -> None:
@@ -106,21 +124,17 @@ def write_accesses(connection: Db, user_id: str, memory_id: str, state: State, r
         )
 
 
-def _values(memory_id: str, state: State, rev: int) -> tuple[Any, ...]:
+def _values(state: State, author: Author, rev: int) -> tuple[Any, ...]:
     return (
         *(state.value(name) for name in SCALARS),
         state.updated_at(),
+        encode_json(state.present_tags()),
         encode_json(state.present_metadata()),
         encode_json(encode_stamps(state)),
-        encode_json(state.extra()),
+        encode_json(state.extra()) if len(state.scalars) > len(SCALARS) else "{}",
         rev,
-        row_hash(memory_id, state),
+        f"{rev}.{author.writer}",
     )
-
-
-def encode_json(value: Any) -> str:
-    """JSON as stored: compact, readable in any script."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def joined_terms(terms: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from memory.engine.storage import Scope
 _RECORDS: Final = """
 SELECT m.memory_id, m.user_id, m.content, m.memory_type, m.importance, m.status, m.source_session, m.created_at,
     m.updated_at, m.metadata, m.stamps, m.extra, m.rev,
-    (SELECT json_group_array(t.tag) FROM memory_tags t WHERE t.memory_id = m.memory_id),
+    m.tags,
     (SELECT json_group_object(a.writer, a.count) FROM memory_access a WHERE a.memory_id = m.memory_id AND a.count),
     (SELECT nullif(max(a.last_access_at), 0) FROM memory_access a WHERE a.memory_id = m.memory_id),
     v.embedding

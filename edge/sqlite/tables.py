@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Boolean,
     ForeignKeyConstraint,
@@ -17,6 +18,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     Text,
     UniqueConstraint,
     text,
@@ -47,29 +49,36 @@ class Edge(SQLModel):
 
 
 class MemoryRow(Edge, MemoryColumns, table=True):
-    """A live memory. ``terms`` is the text that the index of words holds, or will hold."""
+    """A live memory. ``terms`` is the text that the index of words holds, or will hold.
+
+    ``version`` is the revision and who wrote it: unlike the revision alone it is not used again, not even by a
+    file that a backup has put back.
+    """
 
     __tablename__ = "memories"
     __table_args__ = (
         UniqueConstraint("memory_id"),
-        Index("memories_listing", "status", text("created_at DESC"), "memory_id"),
-        Index("memories_revisions", "rev"),
+        Index("memories_edits", "rev", sqlite_where=text("edited")),
         Index("memories_due", "memory_id", sqlite_where=text("embedding_due")),
     )
     number: int | None = Field(default=None, primary_key=True, sa_type=Integer())
     user_id: str = Field(sa_type=ORDERED_TEXT)
     memory_id: uuid.UUID = Field(sa_type=MEMORY_ID)
     rev: int = Field(sa_type=BigInteger())
-    row_hash: str = Field(sa_type=Text())
+    edited: bool = Field(sa_type=Boolean())
+    version: str = Field(sa_type=Text())
+    tags: list[str] = Field(sa_type=JSON())
     terms: str = Field(sa_type=Text())
 
 
 class TagRow(Edge, TagColumns, table=True):
-    """A tag of a memory."""
+    """A memory that has a tag, for filters: by tag first. A memory's own tags are read from its row."""
 
     __tablename__ = "memory_tags"
-    __table_args__ = (_child_of_memory(), Index("memory_tags_by_tag", "tag", "memory_id"), _CLUSTERED)
+    __table_args__ = (PrimaryKeyConstraint("tag", "memory_id"), _CLUSTERED)
     user_id: str = Field(sa_type=ORDERED_TEXT)
+    memory_id: uuid.UUID = Field(sa_type=MEMORY_ID)
+    tag: str = Field(sa_type=ORDERED_TEXT)
 
 
 class AccessRow(Edge, AccessColumns, table=True):
@@ -113,7 +122,8 @@ class StagedVectorRow(Edge, table=True):
 class TodoRow(Edge, table=True):
     """A change that has not reached the indexes yet; written in the transaction that makes it.
 
-    ``ticket`` is drawn at random with each change, so that whoever has carried out an earlier one can tell.
+    New memories need no row: they are those with a number above the ``_upto`` of ``replica``. ``ticket`` is drawn
+    at random with each change, so that whoever has carried out an earlier one can tell.
     """
 
     __tablename__ = "index_todo"
@@ -125,13 +135,19 @@ class TodoRow(Edge, table=True):
 
 
 class ReplicaRow(Edge, table=True):
-    """The one row about the whole file: whose it is, its revision and clock, where it lay, its model."""
+    """The one row about the whole file: whose it is, its revision and clock, where it lay, its model.
+
+    ``numbers`` is the highest number given out; the indexes hold new memories up to their ``_upto``.
+    """
 
     __tablename__ = "replica"
     user_id: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
     rev: int = Field(sa_type=BigInteger())
     hlc_ms: int = Field(sa_type=BigInteger())
     hlc_counter: int = Field(sa_type=BigInteger())
+    numbers: int = Field(sa_type=Integer())
+    words_upto: int = Field(sa_type=Integer())
+    points_upto: int = Field(sa_type=Integer())
     origin: str | None = Field(default=None, sa_type=Text())
     model: str = Field(sa_type=ORDERED_TEXT)
     dimension: int = Field(sa_type=Integer())

@@ -77,5 +77,6 @@ def _waiting(connection: Db) -> list[tuple[int, frozenset[str]]]:
     """Memories whose words have not reached the index: numbers and terms."""
     rows = connection.execute(
         "SELECT m.number, m.terms FROM index_todo t JOIN memories m USING (memory_id) WHERE t.words"
+        " UNION ALL SELECT number, terms FROM memories WHERE number > (SELECT words_upto FROM replica)"
     ).fetchall()
     return [(number, frozenset(terms.split(" "))) for number, terms in rows]

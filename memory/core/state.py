@@ -150,8 +150,12 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def created_state(stamp: Stamp, changes: Changes) -> State:
-    """The state of a memory that has just been written for the first time."""
-    return State().written(stamp, changes)
+    """The state of a memory that has just been written for the first time: ``State().written``, made directly."""
+    return State(
+        scalars={name: Register(stamp, value) for name, value in changes.scalars.items()},
+        tags=dict.fromkeys((changes.tags or frozenset()) | changes.add_tags, Register(stamp, value=True)),
+        metadata={key: Register(stamp, value) for key, value in changes.metadata.items()},
+    )
 
 
 def as_memory(memory_id: str, user_id: str, state: State, *, version: str) -> Memory:

@@ -23,6 +23,8 @@ MAX_TERMS: Final = 16_384
 MAX_TERM_BYTES: Final = 512 * 1024
 """Distinct terms of one text; far below the 1 MB that a Postgres tsvector can hold."""
 MAX_QUERY_TERMS: Final = 128
+_FAR_BELOW_LIMITS: Final = MAX_TERMS
+"""Characters of an ASCII text that can have neither too many terms nor too long ones."""
 
 _UNSPACED = (
     "\u0e00-\u0eff"  # Thai, Lao
@@ -109,9 +111,13 @@ def document_terms(text: str) -> DocumentTerms:
     Single characters of unspaced scripts are terms too, so that a query of one character (猫) finds longer
     words (猫咪); they do not count for the length.
     """
+    pieces = _pieces(text)
+    if text.isascii() and len(text) <= _FAR_BELOW_LIMITS:
+        words = [_stem(piece[:MAX_TERM_LENGTH]) for piece in pieces if piece not in STOP_WORDS]
+        return DocumentTerms(frozenset(words), len(words))
     terms = _BoundedTerms()
     length = 0
-    for piece in _pieces(text):
+    for piece in pieces:
         if _is_unspaced(piece):
             length += max(len(piece) - 1, 1)
             terms.add_all(chain(_pairs(piece), piece))

@@ -6,6 +6,7 @@ agree; only ids refuse them, for an id must never turn into another one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -18,6 +19,7 @@ from memory.policies import limits
 
 E = TypeVar("E", bound=str)
 
+_written = json.JSONEncoder(ensure_ascii=False).encode
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -25,7 +27,9 @@ def clean_text(value: object, field: str, *, max_bytes: int) -> str:
     """A string that every store can hold."""
     if not isinstance(value, str):
         raise InvalidValue(field, f"must be a string, not {type(value).__name__}")
-    text = _UNSTORABLE.sub(lambda match: "" if match[0] == "\x00" else "\ufffd", value)
+    text = value
+    if _UNSTORABLE.search(value):
+        text = _UNSTORABLE.sub(lambda match: "" if match[0] == "\x00" else "\ufffd", value)
     size = len(text) if text.isascii() else len(text.encode())
     if size > max_bytes:
         raise InvalidValue(
@@ -62,9 +66,8 @@ def identifier(value: object, field: str) -> str:
 def choice(value: object, field: str, options: type[E]) -> E:
     """A member of a string enumeration."""
     if isinstance(value, str):
-        for option in options:  # type: ignore[attr-defined]  # E is always a StrEnum
-            if option == value:
-                return option  # type: ignore[no-any-return]
+        with contextlib.suppress(ValueError):
+            return options(value)
     names = ", ".join(str(option) for option in options)  # type: ignore[attr-defined]
     raise InvalidValue(field, f"{shown(value)} is not one of {names}")
 
@@ -137,7 +140,7 @@ def metadata(value: object, field: str = "metadata", *, max_bytes: int = limits.
     if not isinstance(value, Mapping):
         raise InvalidValue(field, f"must be a mapping, not {type(value).__name__}")
     cleaned = json_object(value, field)
-    size = len(json.dumps(cleaned, ensure_ascii=False).encode())
+    size = len(_written(cleaned).encode())
     if size > max_bytes:
         raise InvalidValue(
             field,

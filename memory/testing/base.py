@@ -14,8 +14,9 @@ from memory.engine.provider import StorageProvider
 DAY: Final = 86_400_000
 NOW: Final = 1_800_000_000_000
 """A fixed present for tests whose scores depend on time."""
-CAPABILITIES: Final = frozenset({"persistent"})
-"""``persistent``: a second provider opened on the same store sees the same memories."""
+CAPABILITIES: Final = frozenset({"persistent", "shared"})
+"""``persistent``: a provider opened later on the same store sees the same memories. ``shared``: several may be
+open on it at a time."""
 
 
 class OpenStore(Protocol):

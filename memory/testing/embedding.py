@@ -103,7 +103,7 @@ class EmbeddingTests(SuiteBase):
         assert contents(store.recall("odd", user_id="u"))[0] == "odd one"
 
     def test_what_another_provider_left_waiting_is_embedded_too(self, open_store: OpenStore) -> None:
-        self.require("persistent")
+        self.require("shared")
         running = open_store(retry_interval=0.1)
         other = open_store(embedder=FailingEmbedder(EmbeddingUnavailable("down")), retry_interval=3_600)
         other.add_memory("green tea", user_id="u")

@@ -1,0 +1,263 @@
+"""Qdrant's own engine inside this process: one shard of files per user, always searched exactly.
+
+Figures for 50,000 points of 384 dimensions: 100 MB on disk, 20,000 points written a second, a search 4 to 11 ms. An
+open shard has one thread and up to 30 MB of page cache. Searches let other Python threads run; all else holds the
+interpreter meanwhile, which is felt with ``compact`` only (up to 1.5 s).
+
+The engine maps its files into memory. Whoever cuts them under an open shard ends the process: they are for their owner
+alone. So does a disk that fills up while the engine writes: changes begin only with ``folder.RESERVE`` bytes to spare.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import qdrant_edge as engine
+
+from edge.vectors.folder import IndexFolder, failure
+from edge.vectors.gate import Gate
+from edge.vectors.payload import FIELDS, FLOATS, KEYWORDS, VERSION, AnyOf, Condition, as_list, payload_of, pushed_down
+from edge.vectors.port import Hit, Place, Point, VectorIndex
+from memory.core.errors import StoreError, StoreFull, VectorIndexDamaged, VectorIndexUnavailable
+from memory.core.ports import Vector
+from memory.policies.admission import Filter
+
+_NEVER: Final = 2**40
+"""KB; no segment grows so large that a graph is built for it."""
+_PAGE: Final = 5_000
+"""Points read at a time, so that changes need not wait for all."""
+_EXACT: Final = engine.SearchParams(exact=True)
+
+
+class EdgeEngineFactory:
+    """Opens a shard per user in ``<folder>/index``."""
+
+    name = "qdrant-edge"
+
+    def open(self, place: Place) -> VectorIndex:
+        """See the port. With no space left on the disk, the index is unavailable."""
+        folder = IndexFolder(place.folder / "index")
+        try:
+            with _translated("opening", folder.path):
+                shard = _load(folder, place) if folder.exists() else _create(folder, place)
+        except StoreFull as error:
+            raise VectorIndexUnavailable(error.message, hint=error.hint) from error
+        return EdgeEngineIndex(shard, folder, place)
+
+    def discard(self, place: Place) -> None:
+        """See the port. The index must not be open.
+
+        Raises:
+            StoreError: the system refuses to delete it.
+        """
+        folder = IndexFolder(place.folder / "index")
+        with _translated("deleting", folder.path):
+            folder.remove()
+
+    def close(self) -> None:
+        """Nothing is shared."""
+
+
+class EdgeEngineIndex:
+    """A shard. See the port."""
+
+    def __init__(self, shard: engine.EdgeShard, folder: IndexFolder, place: Place) -> None:
+        self._shard: engine.EdgeShard | None = shard
+        self._folder, self._place = folder, place
+        self._gate = Gate()
+        self._changes = threading.Lock()
+
+    def search(self, vector: Vector, limit: int, where: Filter) -> list[Hit]:
+        """See the port."""
+        request = engine.QueryRequest(
+            limit=limit,
+            query=engine.Query.Nearest(as_list(vector, self._place.dimension)),
+            filter=_filter(pushed_down(where)),
+            params=_EXACT,
+            with_payload=False,
+            with_vector=False,
+        )
+        with self._reading("searching") as shard:
+            return [Hit(str(found.id), found.score) for found in shard.query(request)]
+
+    def upsert(self, points: Sequence[Point]) -> None:
+        """See the port. Raises ``StoreFull`` when there is no space left."""
+        if not points:
+            return
+        user_id, dimension = self._place.user_id, self._place.dimension
+        operation = engine.UpdateOperation.upsert_points(
+            [engine.Point(p.memory_id, as_list(p.vector, dimension), payload_of(p, user_id)) for p in points]
+        )
+        with self._changing("writing to", size=sum(_size(point) for point in points)) as shard:
+            shard.update(operation)
+
+    def remove(self, memory_ids: Collection[str]) -> None:
+        """See the port. Raises ``StoreFull`` when there is no space left: deleting writes, too."""
+        if not memory_ids:
+            return
+        operation = engine.UpdateOperation.delete_points(list(memory_ids))
+        with self._changing("deleting from", size=0) as shard:
+            shard.update(operation)
+
+    def flush(self) -> None:
+        """See the port. Raises ``StoreFull`` when there is no space left."""
+        with self._changes, self._reading("flushing") as shard:
+            shard.flush()
+            self._folder.record()
+
+    def entries(self) -> dict[str, str]:
+        """See the port."""
+        versions: dict[str, str] = {}
+        request = engine.ScrollRequest(limit=_PAGE, with_payload=[VERSION], with_vector=False)
+        while True:
+            with self._reading("listing") as shard:
+                records, following = shard.scroll(request)
+            versions.update((str(record.id), self._version(record)) for record in records)
+            if following is None:
+                return versions
+            request = engine.ScrollRequest(offset=following, limit=_PAGE, with_payload=[VERSION], with_vector=False)
+
+    def vectors(self, memory_ids: Sequence[str]) -> dict[str, Vector]:
+        """See the port."""
+        with self._reading("reading") as shard:
+            records = shard.retrieve(list(memory_ids), with_payload=False, with_vector=True)
+        return {str(record.id): np.array(record.vector, dtype=np.float32) for record in records}
+
+    def count(self) -> int:
+        """See the port."""
+        with self._reading("counting") as shard:
+            return shard.count(engine.CountRequest(exact=True))
+
+    def compact(self) -> None:
+        """See the port. Worth it from 1,000 deleted points on, if they are a fifth of all.
+
+        Raises ``StoreFull`` when there is no space left. Interrupted by the end of the process, it may leave an index
+        that counts as damaged.
+        """
+        with self._changes, self._reading("compacting") as shard:
+            if shard.optimize():
+                shard.flush()
+                self._folder.record()
+
+    def close(self) -> None:
+        """See the port."""
+        with self._changes, self._gate.exclusive():
+            shard, self._shard = self._shard, None
+            # What cannot be written now was never flushed, so nobody relies on it.
+            with suppress(StoreError), _translated("closing", self._folder.path):
+                if shard is not None:
+                    shard.close()
+
+    # -- steps
+
+    @contextmanager
+    def _reading(self, doing: str) -> Iterator[engine.EdgeShard]:
+        with self._gate.shared(), _translated(doing, self._folder.path):
+            yield self._open_shard()
+
+    @contextmanager
+    def _changing(self, doing: str, *, size: int) -> Iterator[engine.EdgeShard]:
+        with self._changes, self._gate.exclusive(), _translated(doing, self._folder.path):
+            shard = self._open_shard()
+            self._folder.require_space(size)
+            yield shard
+
+    def _open_shard(self) -> engine.EdgeShard:
+        if self._shard is None:
+            raise VectorIndexUnavailable("The vector index is closed", hint="open it again")
+        return self._shard
+
+    def _version(self, record: engine.Record) -> str:
+        version = (record.payload or {}).get(VERSION)
+        if not isinstance(version, str):
+            raise VectorIndexDamaged(f"The vector index at {self._folder.path} has lost the fields of {record.id}")
+        return version
+
+
+def _create(folder: IndexFolder, place: Place) -> engine.EdgeShard:
+    folder.create()
+    folder.require_space(0)
+    shard = engine.EdgeShard.create(str(folder.data), _config(place.dimension))
+    for key in sorted(FIELDS):
+        shard.update(engine.UpdateOperation.create_field_index(key, _schema(key)))
+    shard.flush()
+    folder.claim(place)
+    return shard
+
+
+def _load(folder: IndexFolder, place: Place) -> engine.EdgeShard:
+    folder.check(place)
+    # Given the configuration, the engine compares its own with it: dimension, distance, log.
+    shard = engine.EdgeShard.load(str(folder.data), _config(place.dimension))
+    missing = FIELDS - shard.info().payload_schema.keys()
+    if missing:
+        shard.close()
+        raise VectorIndexDamaged(f"The vector index at {folder.path} has lost the indexes of {sorted(missing)}")
+    return shard
+
+
+def _config(dimension: int) -> engine.EdgeConfig:
+    return engine.EdgeConfig(
+        vectors=engine.EdgeVectorParams(
+            size=dimension,
+            distance=engine.Distance.Cosine,
+            datatype=engine.VectorStorageDatatype.Float32,
+            # Any other placement reads a chunk of 32 MB at open, however few vectors are in it.
+            memory=engine.Memory.Cold,
+        ),
+        hnsw_config=engine.HnswIndexConfig(m=0, ef_construct=4, full_scan_threshold=_NEVER),
+        optimizers=engine.EdgeOptimizersConfig(
+            deleted_threshold=0.2,
+            vacuum_min_vector_number=1_000,
+            default_segment_number=1,
+            indexing_threshold=_NEVER,
+        ),
+        max_search_threads=1,  # a search runs in the thread that asks; these only help with several segments
+        wal_enabled=False,  # what is not flushed is queued above
+    )
+
+
+def _schema(key: str) -> engine.PayloadSchemaType | engine.IntegerIndexParams:
+    if key in KEYWORDS:
+        return engine.PayloadSchemaType.Keyword
+    if key in FLOATS:
+        return engine.PayloadSchemaType.Float
+    return engine.IntegerIndexParams(lookup=False, range=True)
+
+
+def _filter(conditions: Sequence[Condition]) -> engine.Filter | None:
+    return engine.Filter(must=[_condition(condition) for condition in conditions]) if conditions else None
+
+
+def _condition(condition: Condition) -> engine.FieldCondition:
+    if isinstance(condition, AnyOf):
+        return engine.FieldCondition(key=condition.key, match=engine.MatchAny(list(condition.values)))
+    return engine.FieldCondition(key=condition.key, range=engine.RangeFloat(gte=condition.gte, lt=condition.lt))
+
+
+def _size(point: Point) -> int:
+    """About how many bytes a point takes, generously."""
+    return 4 * point.vector.size + 4_096 + 16 * sum(map(len, point.tags))
+
+
+@contextmanager
+def _translated(doing: str, path: Path) -> Iterator[None]:
+    """Turn failures of the engine and the file system into errors of ours; callers' mistakes pass as they are."""
+    try:
+        yield
+    except OSError as error:
+        raise failure(error, doing, path) from error
+    except Exception as error:
+        if type(error) is not Exception:  # the engine's own failures are of no narrower class
+            raise
+        raise failure(error, doing, path) from error
+    except BaseException as error:
+        # A panic in the engine is no Exception, and its class cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise failure(error, doing, path) from error
