@@ -16,7 +16,7 @@ from edge.sqlite import todo
 from edge.sqlite.database import Database
 from edge.sqlite.points import next_work, right_entries, work_done
 from edge.vectors.port import Hit, IndexFactory, Place, VectorIndex
-from memory.core.errors import VectorIndexDamaged, VectorIndexUnavailable
+from memory.core.errors import StoreFull, VectorIndexDamaged, VectorIndexUnavailable
 from memory.core.ports import Vector
 from memory.policies.admission import Filter
 
@@ -62,9 +62,10 @@ class Indexer:
             if self._closed:
                 return False
             self._drain_words()
-            while (index := self._trusted()) is not None and self._carry(index):
-                pass
-            return index is not None
+            index = self._trusted()
+            while index is not None and self._carry(index):
+                index = self._trusted()
+            return index is not None and time.monotonic() >= self._not_before
 
     def drain_words(self) -> None:
         """Carry out what is queued for the index of words; it is in the file, so this cannot fail for want of it."""
@@ -191,6 +192,10 @@ class Indexer:
         except (VectorIndexUnavailable, VectorIndexDamaged) as error:
             self._lose(index, error)
             return isinstance(error, VectorIndexDamaged)
+        except StoreFull as error:
+            logger.warning("%s: %s", self._place.folder.name, error)
+            self._not_before = time.monotonic() + RETRY_SECONDS
+            return False
         with self._database.write() as connection:
             work_done(connection, work)
             self._step("queue emptied")

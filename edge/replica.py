@@ -29,7 +29,7 @@ from edge.sqlite.database import Database, connect, translated, wal_path
 from edge.sqlite.migrations import Schema
 from edge.sqlite.rows import Author
 from edge.vectors.port import IndexFactory, Place
-from memory.core.errors import IntegrityFailure
+from memory.core.errors import IntegrityFailure, StoreError
 
 logger = logging.getLogger(__name__)
 DATABASE_FILE: Final = "memory.db"
@@ -108,7 +108,11 @@ class Replica:
         self._queued += changes
         self._words_removed = self._words_removed or removed_words
         if self._queued >= BACKLOG_LIMIT:
-            self.drain()
+            try:
+                self.drain()
+            except StoreError as error:  # the changes themselves are committed: whoever made them has succeeded
+                self._behind = True
+                logger.warning("%s: the indexes could not follow yet: %s", self._folder.name, error)
 
     def drain(self) -> None:
         """Bring both indexes up to date, as far as they answer."""
@@ -131,11 +135,11 @@ class Replica:
             logger.info("%s: the log cannot be cut while a reader is open", self._folder.name)
 
     def size(self) -> int:
-        """Bytes of all files of the folder."""
+        """Bytes that the files of the folder take on disk."""
         total = 0
         for file in self._folder.rglob("*"):
             with suppress(FileNotFoundError):  # indexes come and go
-                total += file.stat().st_size
+                total += file.stat().st_blocks * 512
         return total
 
     def close(self) -> None:

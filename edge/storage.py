@@ -132,8 +132,11 @@ class EdgeStorage:
 
     def list_page(self, user_id: str, where: Filter, *, limit: int, before: tuple[int, str] | None) -> list[Stored]:
         """See ``Storage``."""
-        with self._reading(user_id) as (_, connection):
-            return [] if connection is None else reading.list_page(connection, where, limit=limit, before=before)
+        with self._reading(user_id) as (replica, connection):
+            if replica is None or connection is None:
+                return []
+            view = replica.columns.current(connection)
+            return reading.list_page(connection, view, where, limit=limit, before=before)
 
     def candidates(self, user_id: str, query: Query, where: Filter) -> list[Candidate]:
         """See ``Storage``."""

@@ -34,19 +34,8 @@ class Where:
         return " AND ".join(self.parts) or "1"
 
 
-def narrow(where: Where, given: Filter) -> None:
-    """The conditions that the columns in memory answer, too (``edge.sqlite.columns``)."""
-    where.add(f"m.status IN {ONE_OF}", listed(given.statuses))
-    if given.types:
-        where.add(f"m.memory_type IN {ONE_OF}", listed(given.types))
-    if given.created_from is not None:
-        where.add("m.created_at >= ?", given.created_from)
-    if given.created_to is not None:
-        where.add("m.created_at < ?", given.created_to)
-
-
 def is_narrow(given: Filter) -> bool:
-    """Whether ``narrow`` says it all."""
+    """Whether the columns in memory answer all of it (``edge.sqlite.columns``)."""
     return not (
         given.tags_all
         or given.tags_any
@@ -57,7 +46,7 @@ def is_narrow(given: Filter) -> bool:
 
 
 def wide(where: Where, given: Filter) -> None:
-    """The other conditions. Those that an index answers come first, the metadata last."""
+    """The conditions that the columns in memory do not answer. The metadata come last: they are read by Python."""
     tagged = f"SELECT memory_id FROM memory_tags WHERE tag IN {ONE_OF}"
     if given.tags_all:
         where.add(
