@@ -18,7 +18,7 @@ from edge.directory import (
     write_description,
 )
 from edge.owner import Owner
-from edge.replica import holds_memories
+from edge.replica import holds_memories, user_folders
 from memory.core.errors import ModelMismatch
 from memory.core.ports import Embedder
 from memory.engine.embedding import known_dimension
@@ -78,7 +78,7 @@ class Home:
         return described
 
     def _refuse_if_used(self, found: Description, embedder: Embedder, dimension: int) -> None:
-        if not any(holds_memories(folder) for folder in self.users.iterdir() if not folder.name.startswith(".")):
+        if not any(holds_memories(folder) for folder in user_folders(self.users)):
             return
         raise ModelMismatch(
             f"the replica holds vectors of {found.model!r} ({found.dimension} dimensions),"

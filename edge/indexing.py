@@ -10,11 +10,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from edge.recall import Search
 from edge.sqlite import todo
 from edge.sqlite.database import Database
-from edge.sqlite.points import next_work, right_entries, work_done
+from edge.sqlite.points import next_work, right_entries, waiting_points, work_done
 from edge.vectors.port import Hit, IndexFactory, Place, VectorIndex
 from memory.core.errors import StoreFull, VectorIndexDamaged, VectorIndexUnavailable
 from memory.core.ports import Vector
@@ -28,6 +30,10 @@ RETRY_SECONDS: Final = 5.0
 Step = Callable[[str], None]
 
 
+def no_step(_name: str) -> None:
+    """A step that nobody watches."""
+
+
 class Indexer:
     """Methods may be called from any thread."""
 
@@ -36,18 +42,25 @@ class Indexer:
         self._index: VectorIndex | None = None
         self._working = threading.RLock()
         self._not_before = 0.0
+        self._wrong = 0
         self._closed = False
 
-    def search(self, vector: Vector, limit: int, where: Filter) -> list[Hit] | None:
-        """See ``edge.recall.Search``: None while the index is not there, or somebody is still comparing it."""
+    def searcher(self) -> Search:
+        """How to ask the index that is there now. Get it before the view of the file that the answers meet.
+
+        The other way round an index could be lost and begun anew in between, and the view would know nothing of all
+        that it still lacks.
+        """
         index = self._index
-        if index is None:
-            if not self._working.acquire(blocking=False):
-                return None
+        if index is None and self._working.acquire(blocking=False):  # else somebody is comparing it already
             try:
                 index = self._trusted()
             finally:
                 self._working.release()
+        return partial(self._search, index)
+
+    def _search(self, index: VectorIndex | None, vector: Vector, limit: int, where: Filter) -> list[Hit] | None:
+        """See ``edge.recall.Search``: None also when the index has been lost meanwhile."""
         if index is None:
             return None
         try:
@@ -72,21 +85,16 @@ class Indexer:
         with self._working:
             self._drain_words()
 
-    def points(self) -> dict[str, str] | None:
-        """What the index holds, compared by ``doctor``; None if it does not answer."""
+    def wrong_points(self) -> int | None:
+        """How many points were not as the file says when the index was opened; None if it does not answer."""
         with self._working:
-            index = self._trusted()
-            return None if index is None else index.entries()
+            return None if self._trusted() is None else self._wrong
 
     def held_vectors(self, memory_ids: list[str]) -> dict[str, Vector]:
         """Vectors as the index holds them; nothing if it does not answer."""
         with self._working:
             index = self._trusted()
             return {} if index is None else index.vectors(memory_ids)
-
-    def is_trusted(self) -> bool:
-        """Whether the index is open and compared."""
-        return self._index is not None
 
     def rebuild(self) -> None:
         """Throw the index away and queue everything."""
@@ -138,17 +146,17 @@ class Indexer:
         except BaseException:
             index.close()
             raise
-        if not held:
-            with self._database.write() as connection:
-                todo.begin_points_anew(connection)
-            return index
         with self._database.read() as connection:
             right = right_entries(connection)
         wrong = [memory_id for memory_id, version in right.items() if held.get(memory_id) != version]
         wrong += [memory_id for memory_id in held if memory_id not in right]
+        with self._database.read() as connection:
+            waiting = waiting_points(connection)
+        self._wrong = sum(memory_id not in waiting for memory_id in wrong)
         if wrong:
             with self._database.write() as connection:
-                todo.queue_points(connection, wrong)
+                # Of an empty index everything is wrong: to begin anew is shorter than to queue it all.
+                todo.queue_points(connection, wrong) if held else todo.begin_points_anew(connection)
         return index
 
     def _lose(self, index: VectorIndex, error: VectorIndexUnavailable | VectorIndexDamaged) -> None:

@@ -31,15 +31,19 @@ class Maintenance:
         """End after the visit under way. Idempotent."""
         self._worker.stop()
 
-    def run_now(self) -> None:
-        """Bring the indexes of all open users up to date in this thread."""
+    def drain_all(self) -> None:
+        """Bring the indexes of all open users up to date, in this thread."""
         self._visit(Replica.drain)
+
+    def tidy_all(self) -> None:
+        """Tidy all open users, in this thread."""
+        self._visit(Replica.tidy)
 
     def _round(self) -> None:
         self._visit(lambda replica: replica.drain() if replica.is_behind else None)
         if time.monotonic() - self._tidied >= self._tidy_interval:
             self._tidied = time.monotonic()
-            self._visit(Replica.tidy)
+            self.tidy_all()
 
     def _visit(self, work: Callable[[Replica], None]) -> None:
         """One user's trouble must not keep the others waiting."""

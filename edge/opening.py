@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.home import Home
-from edge.indexing import Step
+from edge.indexing import Step, no_step
 from edge.maintenance import Maintenance
 from edge.replica import Kit
 from edge.sqlite.migrations import Schema
@@ -29,10 +29,6 @@ class EdgeSettings:
     """Seconds between check-points of the logs."""
 
 
-def _no_step(_name: str) -> None:
-    """Nobody watches."""
-
-
 def open_storage(
     path: Path,
     embedder: Embedder,
@@ -41,7 +37,7 @@ def open_storage(
     settings: EdgeSettings,
     *,
     schema: Schema | None = None,
-    step: Step = _no_step,
+    step: Step = no_step,
 ) -> EdgeStorage:
     """Open a replica's directory, or make one.
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from edge.directory import Description, directory_errors, folder_name, origin_of, sync_directory, write_whole
 from edge.indexing import Indexer, Step
@@ -189,12 +189,29 @@ def owner_of(folder: Path) -> str:
         raise _incomplete(folder, f"{OWNER_FILE} is missing or unreadable") from error
 
 
+def user_folders(users: Path) -> list[Path]:
+    """The folders of all users."""
+    return sorted(folder for folder in users.iterdir() if not folder.name.startswith("."))
+
+
 def holds_memories(folder: Path) -> bool:
-    """Whether a user's file has any memory."""
+    """Whether a user's file, not open, has any memory."""
+    return _asked(folder, "SELECT 1 FROM memories LIMIT 1") is not None
+
+
+def model_of(folder: Path) -> tuple[str, int]:
+    """Name and dimension of the model of a user's file, not open."""
+    row = _asked(folder, "SELECT model, dimension FROM replica")
+    if row is None:
+        raise _incomplete(folder, "it does not say whose it is")
+    return row[0], row[1]
+
+
+def _asked(folder: Path, question: str) -> Any:
     path = folder / DATABASE_FILE
     _require_complete(folder, path)
     with translated(path), closing(connect(path)) as connection:
-        return connection.execute("SELECT 1 FROM memories LIMIT 1").fetchone() is not None
+        return connection.execute(question).fetchone()
 
 
 def _require_complete(folder: Path, path: Path) -> bool:

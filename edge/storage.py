@@ -140,11 +140,12 @@ class EdgeStorage:
 
     def candidates(self, user_id: str, query: Query, where: Filter) -> list[Candidate]:
         """See ``Storage``."""
-        with self._reading(user_id) as (replica, connection):
-            if replica is None or connection is None:
+        with self._users.lease(user_id) as replica:
+            if replica is None:
                 return []
-            view = replica.columns.current(connection)
-            return find_candidates(connection, view, replica.indexer.search, query, where)
+            search = replica.indexer.searcher()  # before the view begins, see there
+            with replica.database.read() as connection:
+                return find_candidates(connection, replica.columns.current(connection), search, query, where)
 
     @contextmanager
     def _reading(self, user_id: str) -> Iterator[tuple[Replica | None, Db | None]]:
@@ -246,7 +247,11 @@ class EdgeStorage:
 
     def drain(self) -> None:
         """Bring the indexes of all open users up to date now."""
-        self._maintenance.run_now()
+        self._maintenance.drain_all()
+
+    def tidy(self) -> None:
+        """Cut the logs of all open users now, and remove what deleted memories have left."""
+        self._maintenance.tidy_all()
 
     def close(self) -> None:
         """See ``Storage``."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from edge.directory import Description, folder_name
-from edge.replica import Kit, Replica, create_folder, owner_of, remove_unfinished
+from edge.replica import Kit, Replica, create_folder, owner_of, remove_unfinished, user_folders
 
 
 class _Lent:
@@ -53,7 +53,7 @@ class Users:
 
     def known(self) -> list[str]:
         """Ids of all users that have a folder, in code-point order."""
-        return sorted(owner_of(folder) for folder in self._folders.iterdir() if not folder.name.startswith("."))
+        return sorted(map(owner_of, user_folders(self._folders)))
 
     def now_open(self) -> list[str]:
         """Ids of the users that are open."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from edge.doctor import Doctor
 from edge.opening import EdgeSettings, open_storage
 from edge.sqlite.migrations import Schema
 from edge.storage import EdgeStorage
@@ -54,3 +55,14 @@ def storage_of(provider: StorageProvider) -> EdgeStorage:
 def settle(provider: StorageProvider) -> None:
     """Bring the indexes of all open users up to date."""
     storage_of(provider).drain()
+
+
+def findings(path: Path, *, index: Callable[[str], IndexFactory] = engine_index, repair: bool = False) -> dict[str, int]:
+    """What the doctor finds in a replica that nobody has open: breaches by check, only those that are problems."""
+    doctor = Doctor(path, index, repair=repair)
+    try:
+        if repair:
+            doctor.repair(now=SystemClock().now())
+        return {found.name: found.rows for found in doctor.examine(now=SystemClock().now()) if found.is_problem}
+    finally:
+        doctor.close()

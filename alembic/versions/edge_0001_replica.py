@@ -55,19 +55,20 @@ STATEMENTS = (
     # New memories are found by their number: an index that an insert need not touch keeps it fast.
     "CREATE INDEX memories_edits ON memories (rev) WHERE edited",
     "CREATE INDEX memories_due ON memories (memory_id) WHERE embedding_due",
+    # The columns of the key first: without a rowid, SQLite before 3.41 checks the others wrongly otherwise.
     """
     CREATE TABLE memory_tags (
-        user_id TEXT NOT NULL,
-        memory_id TEXT NOT NULL,
         tag TEXT NOT NULL,
+        memory_id TEXT NOT NULL,
+        user_id TEXT NOT NULL,
         PRIMARY KEY (tag, memory_id)
     ) WITHOUT ROWID
     """,
     """
     CREATE TABLE memory_access (
-        user_id TEXT NOT NULL,
         memory_id TEXT NOT NULL,
         writer TEXT NOT NULL,
+        user_id TEXT NOT NULL,
         count BIGINT NOT NULL,
         last_access_at BIGINT NOT NULL,
         rev BIGINT NOT NULL,
@@ -92,8 +93,8 @@ STATEMENTS = (
     """,
     """
     CREATE TABLE memory_tombstones (
-        user_id TEXT NOT NULL,
         memory_id TEXT NOT NULL PRIMARY KEY,
+        user_id TEXT NOT NULL,
         stamp TEXT NOT NULL,
         rev BIGINT NOT NULL,
         number INTEGER

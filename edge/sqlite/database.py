@@ -11,7 +11,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -133,6 +133,13 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 self._take_back(connection)
+
+    @contextmanager
+    def inspect(self) -> Iterator[Db]:
+        """A consistent view on a connection of its own, for whoever needs temporary tables; nothing is kept."""
+        with self._translated, closing(connect(self.path)) as connection:
+            connection.execute("BEGIN")
+            yield connection
 
     def _lent(self) -> Db:
         with self._readers_lock:

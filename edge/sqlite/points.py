@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from edge.sqlite.database import Db
 from edge.sqlite.rows import vector_from
 from edge.vectors.port import Point
+from memory.core.ports import Vector
 
+_PAGE: Final = 1_000
 _POINT: Final = """
     m.version, v.embedding, m.status, m.memory_type, m.created_at, m.importance, m.source_session, m.tags
 """
@@ -87,3 +92,15 @@ def waiting_points(connection: Db) -> dict[str, int | None]:
 def right_entries(connection: Db) -> dict[str, str]:
     """What ``VectorIndex.entries`` should say when nothing waits."""
     return dict(connection.execute("SELECT m.memory_id, m.version FROM memories m JOIN memory_vectors USING (number)"))
+
+
+def right_vectors(connection: Db) -> Iterator[dict[str, Vector]]:
+    """All vectors by memory id, page by page, scaled to length 1 as the index does."""
+    rows: Any = connection.execute("SELECT m.memory_id, embedding FROM memories m JOIN memory_vectors USING (number)")
+    while page := rows.fetchmany(_PAGE):
+        yield {memory_id: _scaled(vector_from(embedding)) for memory_id, embedding in page}
+
+
+def _scaled(vector: Vector) -> Vector:
+    length = float(np.linalg.norm(vector))
+    return np.asarray(vector / length, np.float32) if length else vector

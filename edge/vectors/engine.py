@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,6 @@ import numpy as np
 import qdrant_edge as engine
 
 from edge.vectors.folder import IndexFolder, failure
-from edge.vectors.gate import Gate
 from edge.vectors.payload import FIELDS, FLOATS, KEYWORDS, VERSION, AnyOf, Condition, as_list, payload_of, pushed_down
 from edge.vectors.port import Hit, Place, Point, VectorIndex
 from memory.core.errors import StoreError, StoreFull, VectorIndexDamaged, VectorIndexUnavailable
@@ -64,12 +63,10 @@ class EdgeEngineFactory:
 
 
 class EdgeEngineIndex:
-    """A shard. See the port."""
+    """A self._shard. See the port."""
 
     def __init__(self, shard: engine.EdgeShard, folder: IndexFolder, place: Place) -> None:
-        self._shard: engine.EdgeShard | None = shard
-        self._folder, self._place = folder, place
-        self._gate = Gate()
+        self._shard, self._folder, self._place = shard, folder, place
         self._changes = threading.Lock()
 
     def search(self, vector: Vector, limit: int, where: Filter) -> list[Hit]:
@@ -82,8 +79,8 @@ class EdgeEngineIndex:
             with_payload=False,
             with_vector=False,
         )
-        with self._reading("searching") as shard:
-            return [Hit(str(found.id), found.score) for found in shard.query(request)]
+        with self._translated("searching"):
+            return [Hit(str(found.id), found.score) for found in self._shard.query(request)]
 
     def upsert(self, points: Sequence[Point]) -> None:
         """See the port. Raises ``StoreFull`` when there is no space left."""
@@ -93,21 +90,21 @@ class EdgeEngineIndex:
         operation = engine.UpdateOperation.upsert_points(
             [engine.Point(p.memory_id, as_list(p.vector, dimension), payload_of(p, user_id)) for p in points]
         )
-        with self._changing("writing to", size=sum(_size(point) for point in points)) as shard:
-            shard.update(operation)
+        with self._changing("writing to", size=sum(_size(point) for point in points)):
+            self._shard.update(operation)
 
     def remove(self, memory_ids: Collection[str]) -> None:
         """See the port. Raises ``StoreFull`` when there is no space left: deleting writes, too."""
         if not memory_ids:
             return
         operation = engine.UpdateOperation.delete_points(list(memory_ids))
-        with self._changing("deleting from", size=0) as shard:
-            shard.update(operation)
+        with self._changing("deleting from", size=0):
+            self._shard.update(operation)
 
     def flush(self) -> None:
         """See the port. Raises ``StoreFull`` when there is no space left."""
-        with self._changes, self._reading("flushing") as shard:
-            shard.flush()
+        with self._changes, self._translated("flushing"):
+            self._shard.flush()
             self._folder.record()
 
     def entries(self) -> dict[str, str]:
@@ -115,8 +112,8 @@ class EdgeEngineIndex:
         versions: dict[str, str] = {}
         request = engine.ScrollRequest(limit=_PAGE, with_payload=[VERSION], with_vector=False)
         while True:
-            with self._reading("listing") as shard:
-                records, following = shard.scroll(request)
+            with self._translated("listing"):
+                records, following = self._shard.scroll(request)
             versions.update((str(record.id), self._version(record)) for record in records)
             if following is None:
                 return versions
@@ -124,14 +121,14 @@ class EdgeEngineIndex:
 
     def vectors(self, memory_ids: Sequence[str]) -> dict[str, Vector]:
         """See the port."""
-        with self._reading("reading") as shard:
-            records = shard.retrieve(list(memory_ids), with_payload=False, with_vector=True)
+        with self._translated("reading"):
+            records = self._shard.retrieve(list(memory_ids), with_payload=False, with_vector=True)
         return {str(record.id): np.array(record.vector, dtype=np.float32) for record in records}
 
     def count(self) -> int:
         """See the port."""
-        with self._reading("counting") as shard:
-            return shard.count(engine.CountRequest(exact=True))
+        with self._translated("counting"):
+            return self._shard.count(engine.CountRequest(exact=True))
 
     def compact(self) -> None:
         """See the port. Worth it from 1,000 deleted points on, if they are a fifth of all.
@@ -139,38 +136,27 @@ class EdgeEngineIndex:
         Raises ``StoreFull`` when there is no space left. Interrupted by the end of the process, it may leave an index
         that counts as damaged.
         """
-        with self._changes, self._reading("compacting") as shard:
-            if shard.optimize():
-                shard.flush()
+        with self._changes, self._translated("compacting"):
+            if self._shard.optimize():
+                self._shard.flush()
                 self._folder.record()
 
     def close(self) -> None:
         """See the port."""
-        with self._changes, self._gate.exclusive():
-            shard, self._shard = self._shard, None
-            # What cannot be written now was never flushed, so nobody relies on it.
-            with suppress(StoreError), _translated("closing", self._folder.path):
-                if shard is not None:
-                    shard.close()
+        # What cannot be written now was never flushed, so nobody relies on it.
+        with self._changes, suppress(StoreError), self._translated("closing"):
+            self._shard.close()
 
     # -- steps
 
     @contextmanager
-    def _reading(self, doing: str) -> Iterator[engine.EdgeShard]:
-        with self._gate.shared(), _translated(doing, self._folder.path):
-            yield self._open_shard()
-
-    @contextmanager
-    def _changing(self, doing: str, *, size: int) -> Iterator[engine.EdgeShard]:
-        with self._changes, self._gate.exclusive(), _translated(doing, self._folder.path):
-            shard = self._open_shard()
+    def _changing(self, doing: str, *, size: int) -> Iterator[None]:
+        with self._changes, self._translated(doing):
             self._folder.require_space(size)
-            yield shard
+            yield
 
-    def _open_shard(self) -> engine.EdgeShard:
-        if self._shard is None:
-            raise VectorIndexUnavailable("The vector index is closed", hint="open it again")
-        return self._shard
+    def _translated(self, doing: str) -> AbstractContextManager[None]:
+        return _translated(doing, self._folder.path)
 
     def _version(self, record: engine.Record) -> str:
         version = (record.payload or {}).get(VERSION)
@@ -255,6 +241,8 @@ def _translated(doing: str, path: Path) -> Iterator[None]:
     except Exception as error:
         if type(error) is not Exception:  # the engine's own failures are of no narrower class
             raise
+        if "not initialized" in str(error):
+            raise VectorIndexUnavailable("The vector index is closed", hint="open it again") from error
         raise failure(error, doing, path) from error
     except BaseException as error:
         # A panic in the engine is no Exception, and its class cannot be imported.

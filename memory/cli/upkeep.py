@@ -15,6 +15,7 @@ from memory.cli.screen import Screen, bytes_text, progress
 from memory.cli.session import Session, is_central, url_of
 from memory.connect import SystemClock, make_embedder
 from memory.core.model import Stats
+from memory.engine.diagnosis import Finding, Repaired
 from memory.postgres import doctor as rules
 from memory.postgres import migrations
 from memory.postgres.models import reembed as embed_all
@@ -115,7 +116,7 @@ def doctor(
     now = SystemClock().now() if config.now is None else config.now
     with session.database() as database:
         found = rules.examine(database, now=now)
-        repaired: list[rules.Repaired] = []
+        repaired: list[Repaired] = []
         if repair and any(finding.is_problem and finding.repairable for finding in found):
             repaired = rules.repair(database, now=now)
             found = rules.examine(database, now=now)
@@ -134,7 +135,7 @@ def _healthy_without_checks(session: Session) -> int:
 
 
 def _doctor_shape(
-    found: Sequence[rules.Finding], repaired: Sequence[rules.Repaired], *, healthy: bool, checked: bool
+    found: Sequence[Finding], repaired: Sequence[Repaired], *, healthy: bool, checked: bool
 ) -> dict[str, Any]:
     findings = [asdict(finding) for finding in found]
     return {
@@ -167,9 +168,7 @@ def _view_stats(screen: Screen, figures: Stats, user: str | None) -> None:
         screen.line((f"{name:<22}", "dim"), value)
 
 
-def _view_findings(
-    screen: Screen, found: Sequence[rules.Finding], repaired: Sequence[rules.Repaired], *, healthy: bool
-) -> None:
+def _view_findings(screen: Screen, found: Sequence[Finding], repaired: Sequence[Repaired], *, healthy: bool) -> None:
     for item in repaired:
         screen.line(("repaired ", "green"), f"{item.name}: {item.rows}")
     for finding in found:

@@ -8,7 +8,6 @@ mended page by page. Both may run while others write, and both may be repeated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Index, make_url
@@ -16,6 +15,7 @@ from sqlalchemy.schema import CreateIndex
 
 from memory.core.clock import MAX_SKEW_MS
 from memory.core.text import document_terms
+from memory.engine.diagnosis import Finding, Repaired
 from memory.postgres import migrations
 from memory.postgres.checks import CHECKS, Check, Mend
 from memory.postgres.database import Database, Db
@@ -26,35 +26,6 @@ from memory.postgres.terms import lexemes
 _DIALECT: Final = make_url("postgresql+psycopg://").get_dialect()()
 _PAGE: Final = 200
 """Memories whose words are compared at a time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The outcome of one check."""
-
-    name: str
-    meaning: str
-    """What such rows are, and what follows from them."""
-    rows: int
-    """How many there are."""
-    remedy: str
-    """What a repair does; if there is none, what else to do."""
-    repairable: bool
-    informational: bool = False
-    """Worth knowing, but not a fault."""
-
-    @property
-    def is_problem(self) -> bool:
-        """Whether something has to be done."""
-        return self.rows > 0 and not self.informational
-
-
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """How many rows a repair changed."""
-
-    name: str
-    rows: int
 
 
 def examine(database: Database, *, now: int) -> list[Finding]:
