@@ -55,17 +55,20 @@ class Description:
     dimension: int
 
 
-def claim(path: Path) -> Path:
-    """Make or check the directory; returns its absolute path.
+def claim(path: Path, *, create: bool) -> Path:
+    """Check the directory, and make it if asked; returns its absolute path.
 
     Raises:
-        ConfigError: a file is there, or other things than a replica. StoreDenied, StoreReadOnly, StoreFull: it
-        cannot be written to. Unsupported: a network file system, where SQLite's log is not safe.
+        ConfigError: a file is there, or other things than a replica, or nothing to open. StoreDenied,
+        StoreReadOnly, StoreFull: it cannot be written to. Unsupported: a network file system, where SQLite's log
+        is not safe.
     """
     with directory_errors(path):
         root = path.expanduser().resolve()
         if root.exists() and not root.is_dir():
             raise ConfigError(f"{root}: is not a directory", hint="name a directory, new or of a replica")
+        if not create and not (root / USERS).is_dir():
+            raise ConfigError(f"{root}: holds no replica", hint="name the directory of one")
         _refuse_network(root)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = {"owner.lock", DESCRIPTION_FILE, USERS}

@@ -15,13 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from edge.directory import Description, new_description, read_description, write_description
+from edge.directory import Description
 from edge.home import Home
-from edge.indexing import no_step
 from edge.replica import Kit, Replica, model_of, owner_of, user_folders
 from edge.sqlite.checks import CHECKS, Check
 from edge.sqlite.migrations import Schema
 from edge.sqlite.points import right_vectors
+from edge.steps import no_step
 from edge.users import Users
 from edge.vectors.port import IndexFactory
 from memory.core.errors import IntegrityFailure, StoreError
@@ -134,20 +134,14 @@ class Doctor:
         return Repaired(check.name, diagnosis.rows[check.name])
 
     def _described(self, *, repair: bool) -> Description:
-        root = self._home.root
         try:
-            description = read_description(root)
+            return self._home.describe_as_it_is()
         except IntegrityFailure:
             models = [model_of(folder) for folder in user_folders(self._home.users)] if repair else []
             if not models:
                 raise
-            model, dimension = models[0]
-            description = new_description(root, model=model, dimension=dimension)
-            write_description(root, description)
             self._restored = True
-        if description is None:
-            raise IntegrityFailure(f"{root}: holds no replica", hint="name the directory of one")
-        return description
+            return self._home.describe_anew(*models[0])
 
     def close(self) -> None:
         """Give the directory back. Idempotent."""

@@ -19,7 +19,7 @@ from edge.directory import (
 )
 from edge.owner import Owner
 from edge.replica import holds_memories, user_folders
-from memory.core.errors import ModelMismatch
+from memory.core.errors import ConfigError, ModelMismatch
 from memory.core.ports import Embedder
 from memory.engine.embedding import known_dimension
 
@@ -30,13 +30,13 @@ REEMBED_COMMAND = "memory db reembed"
 class Home:
     """Owns the directory from the moment it is made until ``close``."""
 
-    def __init__(self, path: Path) -> None:
-        """Make or claim a directory, and lock it.
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        """Claim a directory, made if asked, and lock it.
 
         Raises:
             StoreInUse: another process has it open. ConfigError, StoreError, Unsupported: it cannot be used.
         """
-        self.root = claim(path)
+        self.root = claim(path, create=create)
         with directory_errors(self.root):
             self._owner = Owner(self.root)
         self._lock = threading.Lock()
@@ -76,6 +76,25 @@ class Home:
                 write_description(self.root, described)
             self._description = described
         return described
+
+    def describe_as_it_is(self) -> Description:
+        """Read the description, whatever model the vectors are of.
+
+        Raises:
+            ConfigError: there is none yet. SchemaMismatch, IntegrityFailure: as ``describe``.
+        """
+        with directory_errors(self.root):
+            found = read_description(self.root)
+        if found is None:
+            raise ConfigError(f"{self.root}: holds no replica", hint="name the directory of one")
+        self._description = found
+        return found
+
+    def describe_anew(self, model: str, dimension: int) -> Description:
+        """Replace a lost description: the directory goes on as a history of its own."""
+        self._description = new_description(self.root, model=model, dimension=dimension)
+        write_description(self.root, self._description)
+        return self._description
 
     def _refuse_if_used(self, found: Description, embedder: Embedder, dimension: int) -> None:
         if not any(holds_memories(folder) for folder in user_folders(self.users)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -17,6 +16,7 @@ from edge.recall import Search
 from edge.sqlite import todo
 from edge.sqlite.database import Database
 from edge.sqlite.points import next_work, right_entries, waiting_points, work_done
+from edge.steps import Step
 from edge.vectors.port import Hit, IndexFactory, Place, VectorIndex
 from memory.core.errors import StoreFull, VectorIndexDamaged, VectorIndexUnavailable
 from memory.core.ports import Vector
@@ -27,11 +27,6 @@ BATCH: Final = 500
 """Memories carried to an index at a time."""
 RETRY_SECONDS: Final = 5.0
 """How long an index that did not answer is left alone."""
-Step = Callable[[str], None]
-
-
-def no_step(_name: str) -> None:
-    """A step that nobody watches."""
 
 
 class Indexer:
@@ -181,8 +176,6 @@ class Indexer:
         while done == BATCH:
             with self._database.write() as connection:
                 done = todo.index_words(connection, BATCH)
-                self._step("words indexed")
-            self._step("words committed")
 
     def _carry(self, index: VectorIndex) -> bool:
         """Bring one batch to the index; False when nothing is left or the index failed."""
@@ -206,6 +199,4 @@ class Indexer:
             return False
         with self._database.write() as connection:
             work_done(connection, work)
-            self._step("queue emptied")
-        self._step("queue committed")
         return True

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.home import Home
-from edge.indexing import Step, no_step
 from edge.maintenance import Maintenance
 from edge.replica import Kit
 from edge.sqlite.migrations import Schema
+from edge.steps import Step, no_step
 from edge.storage import EdgeStorage
 from edge.users import Users
 from edge.vectors.port import IndexFactory
@@ -55,7 +55,7 @@ def open_storage(
         it is newer than this program. IntegrityFailure: it was copied in part. ConfigError, Unsupported,
         StoreError: the directory cannot be used.
     """
-    home = Home(path)
+    home = Home(path, create=True)
     try:
         description = home.describe(embedder)
         factory = index(description.replica)

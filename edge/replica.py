@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge.directory import Description, directory_errors, folder_name, origin_of, sync_directory, write_whole
-from edge.indexing import Indexer, Step
+from edge.indexing import Indexer
 from edge.sqlite import models, todo
 from edge.sqlite.columns import Columns
 from edge.sqlite.database import Database, connect, translated, wal_path
 from edge.sqlite.migrations import Schema
 from edge.sqlite.rows import Author
+from edge.steps import Step
 from edge.vectors.port import IndexFactory, Place
 from memory.core.errors import IntegrityFailure, StoreError
 
@@ -68,11 +69,12 @@ class Replica:
         path = folder / DATABASE_FILE
         unclean = _require_complete(folder, path)
         kit.schema.prepare(path)
-        self.database = Database(path, synchronous=kit.synchronous)
+        self.database = Database(path, synchronous=kit.synchronous, step=kit.step)
         try:
             self._adopt(description)
             with directory_errors(folder):
                 (folder / IN_USE).touch()
+                kit.step("marked as in use")
                 _drop_old_copies(folder)
         except BaseException:
             self.database.close()
@@ -146,6 +148,7 @@ class Replica:
         """Finish what is under way, cut the log, let go of the files. Idempotent."""
         self.indexer.close()
         (self._folder / IN_USE).unlink(missing_ok=True)
+        self._kit.step("mark removed")
         self.database.close()
 
 
@@ -165,8 +168,10 @@ def create_folder(users: Path, user_id: str, kit: Kit, description: Description)
                 (user_id, origin_of(path), description.model, description.dimension),
             )
         write_whole(building / OWNER_FILE, user_id.encode())
+        kit.step("folder built")
         building.rename(folder)
         sync_directory(users)
+        kit.step("folder in place")
     return folder
 
 
@@ -205,6 +210,13 @@ def model_of(folder: Path) -> tuple[str, int]:
     if row is None:
         raise _incomplete(folder, "it does not say whose it is")
     return row[0], row[1]
+
+
+def revision_of(folder: Path, schema: Schema) -> str:
+    """The schema's revision of a user's file, not open."""
+    path = folder / DATABASE_FILE
+    _require_complete(folder, path)
+    return schema.revision(path) or "none"
 
 
 def _asked(folder: Path, question: str) -> Any:

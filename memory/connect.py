@@ -175,10 +175,10 @@ def open_replica(path: Path, config: MemoryConfig, clock: Clock, embedder: Embed
         max_open_users=config.max_open_users,
         tidy_interval=config.checkpoint_interval,
     )
-    return open_storage(path, embedder, clock, _index_maker(config), settings)
+    return open_storage(path, embedder, clock, index_maker(config), settings)
 
 
-def _index_maker(config: MemoryConfig) -> Callable[[str], IndexFactory]:
+def index_maker(config: MemoryConfig) -> Callable[[str], IndexFactory]:
     """Makes the configured kind of vector index for the replica of a given identity."""
     if config.qdrant_url is None and config.vector_index == "edge":
         from edge.vectors.engine import EdgeEngineFactory  # noqa: PLC0415

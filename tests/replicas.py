@@ -57,7 +57,9 @@ def settle(provider: StorageProvider) -> None:
     storage_of(provider).drain()
 
 
-def findings(path: Path, *, index: Callable[[str], IndexFactory] = engine_index, repair: bool = False) -> dict[str, int]:
+def findings(
+    path: Path, *, index: Callable[[str], IndexFactory] = engine_index, repair: bool = False
+) -> dict[str, int]:
     """What the doctor finds in a replica that nobody has open: breaches by check, only those that are problems."""
     doctor = Doctor(path, index, repair=repair)
     try:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from edge.steps import Step, no_step
 from memory.core.errors import (
     IntegrityFailure,
     SchemaMismatch,
@@ -83,17 +84,18 @@ class translated:  # noqa: N801  reads like the function that it is used as
 class Database:
     """A user's file, open. Methods may be called from any thread."""
 
-    def __init__(self, path: Path, *, synchronous: str) -> None:
+    def __init__(self, path: Path, *, synchronous: str, step: Step = no_step) -> None:
         """Open an existing file and switch it to WAL.
 
         Args:
             path: The file.
             synchronous: ``full``: a commit survives power loss; ``normal``: it may not, the file stays sound.
+            step: Told before and after each commit and check-point.
 
         Raises:
             Unsupported: WAL is not possible here. StoreError: the file cannot be opened.
         """
-        self.path, self._synchronous = path, synchronous
+        self.path, self._synchronous, self._step = path, synchronous, step
         self._translated = translated(path)
         self._write_lock = threading.RLock()
         self._readers: list[Db] = []
@@ -115,11 +117,13 @@ class Database:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
+                self._step("written")
                 self._writer.execute("COMMIT")
             except BaseException:
                 if self._writer.in_transaction:  # SQLite itself rolls back after some errors
                     self._writer.execute("ROLLBACK")
                 raise
+        self._step("committed")
 
     @contextmanager
     def read(self) -> Iterator[Db]:
@@ -173,6 +177,7 @@ class Database:
                 busy, _, _ = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             finally:
                 self._writer.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        self._step("log cut")
         return not busy
 
     def close(self) -> None:

@@ -59,6 +59,11 @@ class Schema:
             logger.info("%s: upgrading from %s to %s; a copy is kept as %s", path, at, self.branch.head, kept.name)
             self._migrate(connection)
 
+    def revision(self, path: Path) -> str | None:
+        """The revision that a file, not open, is at."""
+        with translated(path), closing(connect(path)) as connection:
+            return revision_of(connection)
+
     def _migrate(self, connection: Db) -> None:
         """Run Alembic in one transaction, so that a crash leaves the file at the old revision."""
         with _alchemy(connection) as wrapped, wrapped.begin():

@@ -90,8 +90,8 @@ def global_options(
             "--url",
             "-u",
             metavar="URL",
-            help="Where the memories are: postgresql://… or memory://. Without it MEMORY_DATABASE_URL,"
-            " and without that the bundled Postgres.",
+            help="Where the memories are: postgresql://…, edge:///directory or memory://. Without it"
+            " MEMORY_DATABASE_URL, and without that the bundled Postgres.",
             rich_help_panel=_GLOBAL,
         ),
     ] = None,

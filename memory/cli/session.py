@@ -6,13 +6,14 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 from memory.cli import shapes
 from memory.cli.screen import Screen
 from memory.config import MemoryConfig, load_config
-from memory.connect import POSTGRES_SCHEMES, connect, embedded_server
+from memory.connect import EDGE_SCHEME, POSTGRES_SCHEMES, connect, edge_path, embedded_server
 from memory.core.errors import Unsupported, UsageError
 from memory.core.model import Memory
 from memory.core.provider import MemoryProvider
@@ -67,6 +68,11 @@ class Session:
         """The memories, open."""
         with connect(config=self.config(**more)) as store:
             yield store
+
+    def replica(self) -> Path | None:
+        """The directory of the replica that the memories are in, if that is where they are."""
+        url = url_of(self.config())
+        return edge_path(url) if url is not None and url.split(":", 1)[0] == EDGE_SCHEME else None
 
     @contextmanager
     def centre(self) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from memory.cli import replicas
 from memory.cli.commanding import adapted_callback, command, show_help_if_alone
 from memory.cli.exits import ExitCode
 from memory.cli.options import AnyUser
@@ -15,10 +16,11 @@ from memory.cli.screen import Screen, bytes_text, progress
 from memory.cli.session import Session, is_central, url_of
 from memory.connect import SystemClock, make_embedder
 from memory.core.model import Stats
+from memory.core.ports import Embedder
 from memory.engine.diagnosis import Finding, Repaired
 from memory.postgres import doctor as rules
 from memory.postgres import migrations
-from memory.postgres.models import reembed as embed_all
+from memory.postgres.models import reembed as embed_central
 
 PANEL = "Care of the store"
 
@@ -50,9 +52,14 @@ def stats(session: Session, user: AnyUser = None) -> None:
 
 def upgrade(session: Session) -> None:
     """Bring the schema to this program's revision; safe on many hosts at once."""
-    with session.centre() as url:
-        before = migrations.current(url)
-        after = migrations.upgrade(url)
+    before, head = _revisions(session)
+    replica = session.replica()
+    if replica is not None:
+        replicas.upgrade(replica)
+        after: str | None = replicas.revisions(replica)[0] or head
+    else:
+        with session.centre() as url:
+            after = migrations.upgrade(url)
     changed = before != after
     text = f"Already at {after}."
     if changed:
@@ -63,17 +70,25 @@ def upgrade(session: Session) -> None:
 
 def current(session: Session) -> None:
     """Show the revision of the schema."""
-    with session.centre() as url:
-        at, head = migrations.current(url), migrations.head()
+    at, head = _revisions(session)
     text = f"{at or 'no schema yet'} (this program: {head})"
     session.show({"revision": at, "head": head, "up_to_date": at == head}, lambda screen: screen.line(text))
+
+
+def _revisions(session: Session) -> tuple[str | None, str]:
+    """The revision that is there, None if there is none, and this program's."""
+    replica = session.replica()
+    if replica is not None:
+        return replicas.revisions(replica)
+    with session.centre() as url:
+        return migrations.current(url), migrations.head()
 
 
 def check(session: Session) -> None:
     """Open the database as a program would: exit code 6 if its schema or its embedding model is another."""
     with session.provider(auto_migrate=False) as store:
         figures = store.stats()
-    head = migrations.head()
+    head = migrations.head() if session.replica() is None else replicas.head()
     model = {"embedding_model": figures.embedding_model, "embedding_dimension": figures.embedding_dimension}
     session.show(
         {"revision": head, "head": head, "up_to_date": True, **model},
@@ -88,10 +103,7 @@ def reembed(session: Session) -> None:
     """
     embedder = make_embedder(session.config())
     try:
-        with session.centre() as url:
-            migrations.check(url)
-        with session.database() as database, progress("embedding", shown=not session.as_json) as advance:
-            embedded = embed_all(database, embedder, progress=advance)
+        embedded = _embed_all(session, embedder)
         name, dimension = embedder.name, embedder.dimension
     finally:
         embedder.close()
@@ -99,6 +111,17 @@ def reembed(session: Session) -> None:
         {"embedded": embedded, "embedding_model": name, "embedding_dimension": dimension},
         lambda screen: screen.line(f"Embedded {embedded} memories; all vectors are now of {name}."),
     )
+
+
+def _embed_all(session: Session, embedder: Embedder) -> int:
+    replica = session.replica()
+    with progress("embedding", shown=not session.as_json) as advance:
+        if replica is not None:
+            return replicas.reembed(session, replica, embedder, advance)
+        with session.centre() as url:
+            migrations.check(url)
+        with session.database() as database:
+            return embed_central(database, embedder, progress=advance)
 
 
 def doctor(
@@ -114,16 +137,25 @@ def doctor(
     if url is not None and not is_central(url) and url.startswith("memory:"):
         return _healthy_without_checks(session)
     now = SystemClock().now() if config.now is None else config.now
+    replica = session.replica()
+    if replica is not None:
+        found, repaired = replicas.examine(session, replica, now=now, repair=repair)
+    else:
+        found, repaired = _examine_centre(session, now=now, repair=repair)
+    healthy = not any(finding.is_problem for finding in found)
+    shape = _doctor_shape(found, repaired, healthy=healthy, checked=True)
+    session.show(shape, lambda screen: _view_findings(screen, found, repaired, healthy=healthy))
+    return ExitCode.OK if healthy else ExitCode.PROBLEMS
+
+
+def _examine_centre(session: Session, *, now: int, repair: bool) -> tuple[list[Finding], list[Repaired]]:
     with session.database() as database:
         found = rules.examine(database, now=now)
         repaired: list[Repaired] = []
         if repair and any(finding.is_problem and finding.repairable for finding in found):
             repaired = rules.repair(database, now=now)
             found = rules.examine(database, now=now)
-    healthy = not any(finding.is_problem for finding in found)
-    shape = _doctor_shape(found, repaired, healthy=healthy, checked=True)
-    session.show(shape, lambda screen: _view_findings(screen, found, repaired, healthy=healthy))
-    return ExitCode.OK if healthy else ExitCode.PROBLEMS
+    return found, repaired
 
 
 def _healthy_without_checks(session: Session) -> int:
@@ -164,8 +196,15 @@ def _view_stats(screen: Screen, figures: Stats, user: str | None) -> None:
     ]
     if figures.storage_bytes is not None:
         lines.append(("size", bytes_text(figures.storage_bytes)))
+    lines += [(name, _detail(name, value)) for name, value in figures.details.items()]
     for name, value in lines:
         screen.line((f"{name:<22}", "dim"), value)
+
+
+def _detail(name: str, value: Any) -> str:
+    if name.endswith("bytes"):
+        return bytes_text(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _view_findings(screen: Screen, found: Sequence[Finding], repaired: Sequence[Repaired], *, healthy: bool) -> None:
