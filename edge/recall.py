@@ -22,7 +22,7 @@ from edge.vectors.port import Hit
 from memory.core.ports import Vector
 from memory.engine.storage import Query
 from memory.policies.admission import Filter
-from memory.policies.ranking import Candidate
+from memory.policies.ranking import ROUNDING, Candidate
 
 SCAN_UP_TO: Final = 500
 """A filter on metadata, which the index does not know, that leaves fewer: compare these instead of asking it."""
@@ -30,8 +30,6 @@ SLACK: Final = 16
 """Asked for beyond what is wanted, so that the next one after the last shows whether it ties."""
 NOISE: Final = 2e-6
 """What cosines of the index may differ from exact ones: it computes in float32."""
-DECIMALS: Final = 9
-"""Figures are compared at this many: the last digits of a sum depend on its order."""
 
 
 class Search(Protocol):
@@ -77,7 +75,7 @@ def _best(connection: Db, view: View, figures: Mapping[int, float], size: int) -
     """The ``size`` highest figures; ties as everywhere: newer first, then by id, read only where it decides."""
     if len(figures) <= size:
         return list(figures)
-    keys = {number: (-round(figure, DECIMALS), -int(view.created_at[number])) for number, figure in figures.items()}
+    keys = {number: (-round(figure, ROUNDING), -int(view.created_at[number])) for number, figure in figures.items()}
     last = sorted(keys.values())[size - 1]
     tied = [number for number, key in keys.items() if key == last]
     names = ids_of(connection, tied)

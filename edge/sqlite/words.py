@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from edge.sqlite.columns import Mask, Numbers, View, parsed_numbers
 from edge.sqlite.database import Db
-from memory.policies.ranking import BM25_B, BM25_K1, inverse_document_frequency
+from memory.policies.ranking import BM25_B, BM25_K1, ROUNDING, inverse_document_frequency
 
 Scores = NDArray[np.float64]
-_DECIMALS = 9
-"""Scores are compared at this many: the last digits of a sum depend on its order."""
 
 
 class WordMatches(NamedTuple):
@@ -28,7 +26,7 @@ class WordMatches(NamedTuple):
         """The ``size`` best, newer first among equals, and all that equal the last in both."""
         if len(self.numbers) <= size:
             return self.numbers
-        rounded = np.round(self.scores, _DECIMALS)
+        rounded = np.round(self.scores, ROUNDING)
         created = view.created_at[self.numbers]
         order = np.lexsort((-created, -rounded))
         last = order[size - 1]

@@ -25,18 +25,18 @@ _SLICE = """slice AS MATERIALIZED (
     SELECT m.memory_id, m.length FROM memories m WHERE {memories}
 )"""
 
-# A sum of zero keeps an index on the distance, should an operator have made one, out of the plan.
+# Figures are compared at six decimals, as in ranking: the last digits differ between engines, and with the order of
+# a sum. Rounding also keeps an index on the distance, should an operator have made one, out of the plan.
 _DENSE = """dense AS MATERIALIZED (
     SELECT v.memory_id, -(v.embedding <#> %(vector)b) AS cosine
     FROM memory_vectors v {joined}
     WHERE v.model_id = %(model)s AND v.dimension {bound} AND {vectors}
-    ORDER BY (v.embedding <#> %(vector)b) + 0.0, v.created_at DESC, v.memory_id
+    ORDER BY round((v.embedding <#> %(vector)b) * 1e6), v.created_at DESC, v.memory_id
     LIMIT %(size)s
 )"""
 
 # OFFSET 0 leaves the index of terms as the only way in, whatever the planner believes about the filters; its
 # keys lead with the user, so the rows that it yields are (all but) only the user's.
-# round() before comparing: the last digits of a sum depend on its order.
 _LEXICAL = """asked AS MATERIALIZED (
     SELECT query::tsquery AS query, number FROM unnest(%(terms)s::text[]) WITH ORDINALITY AS u(query, number)
 ), matched AS MATERIALIZED (
@@ -76,7 +76,7 @@ _RATED = """SELECT m.memory_id::text, {cosine}, coalesce(c.lexical, 0), m.import
 _DENSE_SIDE = "SELECT memory_id, cosine, NULL::float8 AS lexical FROM dense"
 _LEXICAL_SIDE = """(
     SELECT memory_id, NULL::float8 AS cosine, lexical FROM lexical
-    ORDER BY round(lexical * 1e9) DESC, created_at DESC, memory_id LIMIT %(size)s
+    ORDER BY round(lexical * 1e6) DESC, created_at DESC, memory_id LIMIT %(size)s
 )"""
 _LEXICAL_OF_DENSE = """SELECT memory_id, NULL::float8, lexical FROM lexical
     WHERE memory_id = ANY(ARRAY(SELECT memory_id FROM dense))"""

@@ -35,7 +35,7 @@ from memory.engine.storage import (
     id_is_taken,
 )
 from memory.policies.admission import Filter, check_result
-from memory.policies.ranking import Candidate, inverse_document_frequency, lexical_score
+from memory.policies.ranking import ROUNDING, Candidate, inverse_document_frequency, lexical_score
 from memory.volatile.matching import matches
 
 
@@ -147,9 +147,9 @@ class VolatileStorage:
             rows = [(key, row) for key, row in self._user(user_id).live() if matches(row.state, where)]
         every = self._rated(rows, query)
         dense = [c for c in every if c.cosine is not None]
-        dense.sort(key=lambda c: (-(c.cosine or 0.0), -c.created_at, c.memory_id))
+        dense.sort(key=lambda c: (-round(c.cosine or 0.0, ROUNDING), -c.created_at, c.memory_id))
         lexical = [c for c in every if c.lexical > 0.0]
-        lexical.sort(key=lambda c: (-c.lexical, -c.created_at, c.memory_id))
+        lexical.sort(key=lambda c: (-round(c.lexical, ROUNDING), -c.created_at, c.memory_id))
         chosen = {c.memory_id: c for c in dense[: query.size] + lexical[: query.size]}
         return list(chosen.values())
 

@@ -89,7 +89,8 @@ def main() -> None:
             work(json.loads(line))
             os._exit(0)
         _, status = os.waitpid(victim, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
