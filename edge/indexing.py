@@ -98,6 +98,7 @@ class Indexer:
             self._factory.discard(self._place)
             self._not_before = 0.0
             self._trusted()
+            self._wrong = 0  # that it was empty was our own doing
 
     def compact(self) -> None:
         """Give back the space of deleted points."""

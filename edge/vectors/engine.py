@@ -184,6 +184,7 @@ def _load(folder: IndexFolder, place: Place) -> engine.EdgeShard:
     if missing:
         shard.close()
         raise VectorIndexDamaged(f"The vector index at {folder.path} has lost the indexes of {sorted(missing)}")
+    folder.record()  # to load is to fold journals into other files, and to delete them
     return shard
 
 
