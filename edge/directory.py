@@ -14,6 +14,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -22,10 +23,10 @@ from typing import Final
 
 from memory.core.errors import (
     ConfigError,
+    Error,
     IntegrityFailure,
     SchemaMismatch,
     StoreDenied,
-    StoreError,
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
@@ -36,6 +37,7 @@ FORMAT: Final = 1
 DESCRIPTION_FILE: Final = "replica.json"
 USERS: Final = "users"
 MOUNTS: Final = Path("/proc/self/mounts")
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
 _NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "9p.nfs", "ceph", "lustre", "glusterfs", "fuse.sshfs"}
     | {"fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse", "beegfs", "ocfs2", "gfs2"}
@@ -66,7 +68,7 @@ def claim(path: Path, *, create: bool) -> Path:
     with directory_errors(path):
         root = path.expanduser().resolve()
         if root.exists() and not root.is_dir():
-            raise ConfigError(f"{root}: is not a directory", hint="name a directory, new or of a replica")
+            raise ConfigError(f"{root}: is not a directory", hint=_NAME_ANOTHER)
         if not create and not (root / USERS).is_dir():
             raise ConfigError(f"{root}: holds no replica", hint="name the directory of one")
         _refuse_network(root)
@@ -82,7 +84,8 @@ def claim(path: Path, *, create: bool) -> Path:
             )
         (root / USERS).mkdir(mode=0o700, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK) or not os.access(root / USERS, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "Permission denied", str(root))
+            number = errno.EROFS if os.statvfs(root).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(number, os.strerror(number), str(root))
     return root
 
 
@@ -174,16 +177,21 @@ def directory_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         kind, hint = _BY_ERRNO.get(error.errno or 0, (StoreUnavailable, "check the disk and the path"))
         raise kind(f"{error.filename or path}: {error.strerror or error}", hint=hint) from error
-    except ValueError as error:  # a NUL in the path
-        raise ConfigError(f"{str(path)!r:.80}: is not a path ({error})") from error
+    except (ValueError, RuntimeError) as error:  # a NUL in the path; an unknown account, a loop of links
+        raise ConfigError(f"{str(path)!r:.80}: is not a path ({error})", hint=_NAME_ANOTHER) from error
 
 
-_BY_ERRNO: Final[dict[int, tuple[type[StoreError], str]]] = {
+_NAME_ANOTHER: Final = "name a directory, new or of a replica"
+_BY_ERRNO: Final[dict[int, tuple[type[Error], str]]] = {
     errno.EPERM: (StoreDenied, "give this account the right to read and write there, or name another directory"),
     errno.EACCES: (StoreDenied, "give this account the right to read and write there, or name another directory"),
     errno.ENOSPC: (StoreFull, ""),
     errno.EROFS: (StoreReadOnly, "name a directory on a file system that can be written to"),
     errno.EDQUOT: (StoreFull, ""),
+    # Somewhere on the way is a file instead of a directory, or the other way round, or nothing that a name can be of.
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG), (ConfigError, _NAME_ANOTHER)
+    ),
 }
 
 
@@ -207,7 +215,7 @@ def file_system_of(path: Path, mounts: Path = MOUNTS) -> str | None:
         fields = line.split(" ")
         if len(fields) < 3:
             continue
-        place = Path(fields[1].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
+        place = Path(_OCTAL.sub(lambda escape: chr(int(escape[1], 8)), fields[1]))
         if (path == place or place in path.parents) and len(place.parts) >= best:
             best, kind = len(place.parts), fields[2]
     return kind

@@ -18,7 +18,7 @@ from edge.sqlite.database import Database
 from edge.sqlite.points import next_work, right_entries, waiting_points, work_done
 from edge.steps import Step
 from edge.vectors.port import Hit, IndexFactory, Place, VectorIndex
-from memory.core.errors import StoreFull, VectorIndexDamaged, VectorIndexUnavailable
+from memory.core.errors import StoreError, StoreFull, VectorIndexDamaged, VectorIndexUnavailable
 from memory.core.ports import Vector
 from memory.policies.admission import Filter
 
@@ -37,6 +37,7 @@ class Indexer:
         self._index: VectorIndex | None = None
         self._working = threading.RLock()
         self._not_before = 0.0
+        self._silent = False
         self._wrong = 0
         self._closed = False
 
@@ -72,8 +73,8 @@ class Indexer:
             self._drain_words()
             index = self._trusted()
             while index is not None and self._carry(index):
-                index = self._trusted()
-            return index is not None and time.monotonic() >= self._not_before
+                pass
+            return index is not None and index is self._index and time.monotonic() >= self._not_before
 
     def drain_words(self) -> None:
         """Carry out what is queued for the index of words; it is in the file, so this cannot fail for want of it."""
@@ -120,12 +121,18 @@ class Indexer:
             return self._index
         try:
             index = self._opened()
-        except VectorIndexUnavailable as error:
-            self._not_before = time.monotonic() + RETRY_SECONDS
-            logger.warning("%s: %s", self._place.folder.name, error)
+        except StoreError as error:  # also if it is damaged again at once, or cannot be removed
+            self._put_off(error)
             return None
-        self._index = index
+        if self._silent:
+            logger.info("%s: the vector index answers again", self._place.folder.name)
+        self._index, self._silent = index, False
         return index
+
+    def _put_off(self, error: StoreError) -> None:
+        """Leave an index alone for a while; said once, however long it lasts."""
+        logger.log(logging.DEBUG if self._silent else logging.WARNING, "%s: %s", self._place.folder.name, error)
+        self._not_before, self._silent = time.monotonic() + RETRY_SECONDS, True
 
     def _opened(self) -> VectorIndex:
         try:
@@ -160,12 +167,15 @@ class Indexer:
         with self._working:
             if self._index is not index:
                 return
-            logger.warning("%s: %s", self._place.folder.name, error)
             self._let_go()
-            if isinstance(error, VectorIndexDamaged):
+            if isinstance(error, VectorIndexUnavailable):
+                self._put_off(error)
+                return
+            logger.warning("%s: %s; it is made anew", self._place.folder.name, error)
+            try:
                 self._factory.discard(self._place)
-            else:
-                self._not_before = time.monotonic() + RETRY_SECONDS
+            except StoreError as refused:
+                self._put_off(refused)
 
     def _let_go(self) -> None:
         index, self._index = self._index, None
@@ -193,10 +203,9 @@ class Indexer:
             self._step("points flushed")
         except (VectorIndexUnavailable, VectorIndexDamaged) as error:
             self._lose(index, error)
-            return isinstance(error, VectorIndexDamaged)
+            return False  # also when it is made anew: one that is damaged each time must not keep us here
         except StoreFull as error:
-            logger.warning("%s: %s", self._place.folder.name, error)
-            self._not_before = time.monotonic() + RETRY_SECONDS
+            self._put_off(error)
             return False
         with self._database.write() as connection:
             work_done(connection, work)

@@ -179,7 +179,8 @@ def remove_unfinished(users: Path) -> None:
     """Remove folders whose making a crash has cut short."""
     with directory_errors(users):
         for left in users.glob(".*.*"):
-            shutil.rmtree(left)
+            if left.is_dir():
+                shutil.rmtree(left)
 
 
 def owner_of(folder: Path) -> str:
@@ -196,7 +197,7 @@ def owner_of(folder: Path) -> str:
 
 def user_folders(users: Path) -> list[Path]:
     """The folders of all users."""
-    return sorted(folder for folder in users.iterdir() if not folder.name.startswith("."))
+    return sorted(folder for folder in users.iterdir() if folder.is_dir() and not folder.name.startswith("."))
 
 
 def holds_memories(folder: Path) -> bool:

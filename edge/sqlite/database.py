@@ -170,7 +170,7 @@ class Database:
         return not busy
 
     def close(self) -> None:
-        """Check-point and close every connection. Idempotent."""
+        """Check-point and close every connection. Idempotent. A log that cannot be cut stays, and loses nothing."""
         with self._write_lock:
             if self._closed:
                 return
@@ -182,6 +182,8 @@ class Database:
             try:
                 if not self.checkpoint():
                     logger.warning("%s: closed while it is still being read; its log stays", self.path)
+            except StoreError as error:
+                logger.warning("closed, its log stays: %s", error)
             finally:
                 self._writer.close()
 

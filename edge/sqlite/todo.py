@@ -95,7 +95,8 @@ def backlog(connection: Db) -> Backlog:
         "SELECT (SELECT count(*) FROM index_todo WHERE words)"
         " + (SELECT count(*) FROM memories WHERE number > r.words_upto),"
         " (SELECT count(*) FROM index_todo WHERE vector)"
-        " + (SELECT count(*) FROM memories WHERE number > r.points_upto) FROM replica r"
+        " + (SELECT count(*) FROM memories m WHERE number > r.points_upto"
+        "   AND NOT EXISTS (SELECT 1 FROM index_todo t WHERE t.memory_id = m.memory_id AND t.vector)) FROM replica r"
     ).fetchone()
     return Backlog(words, vectors)
 

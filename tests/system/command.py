@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -19,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from memory.cli.main import main
+from tests.forks import LOADED
 
 PROGRAM = (sys.executable, "-m", "memory.cli.main")
-LOADED = multiprocessing.get_context("forkserver")
-LOADED.set_forkserver_preload(["memory.cli.main", __name__])
 PATIENCE_S = 120
 STREAMS = ("stdin", "stdout", "stderr")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import memory
 from tests.parity import NOW, compare, fill, questions, texts
@@ -11,7 +12,7 @@ from tests.replicas import open_replica, settle
 
 def test_centre_and_replica_recall_the_same_in_the_same_order(database_url: str, tmp_path: Path) -> None:
     known = texts(400)
-    fixed = {"embedding_model": "hashing", "now": NOW, "track_access": False}
+    fixed: dict[str, Any] = {"embedding_model": "hashing", "now": NOW, "track_access": False}
     with memory.connect("memory://", **fixed) as origin:
         fill(origin, known, seed=5)
         origin.export_memories(tmp_path / "all.jsonl")
