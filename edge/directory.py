@@ -104,7 +104,11 @@ def read_description(root: Path) -> Description | None:
                 hint="upgrade nightingale-memory on this device",
                 current=data["format"],
             )
-        return Description(**data)
+        found = Description(**data)
+        for name, value in data.items():
+            if type(value) is not (int if name in ("format", "dimension") else str):
+                raise TypeError(f"{name} is {value!r:.40}")
+        return found
     except FileNotFoundError:
         if any((root / USERS).iterdir()):
             raise _half_copied(root, "replica.json is missing") from None

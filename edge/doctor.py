@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -87,7 +87,7 @@ class Doctor:
                 factory=index(description.replica),
                 synchronous="full",
                 step=no_step,
-                copied=lambda: None,
+                copied=self._home.renew_identity,
             )
             self._users = Users(self._home.users, kit, description, max_open=1)
         except BaseException:
@@ -137,11 +137,19 @@ class Doctor:
         try:
             return self._home.describe_as_it_is()
         except IntegrityFailure:
-            models = [model_of(folder) for folder in user_folders(self._home.users)] if repair else []
+            models = Counter(self._models()) if repair else Counter()
             if not models:
                 raise
             self._restored = True
-            return self._home.describe_anew(*models[0])
+            [(most_common, _)] = models.most_common(1)
+            return self._home.describe_anew(*most_common)
+
+    def _models(self) -> Iterator[tuple[str, int]]:
+        for folder in user_folders(self._home.users):
+            try:
+                yield model_of(folder)
+            except StoreError as error:
+                logger.warning("%s", error)
 
     def close(self) -> None:
         """Give the directory back. Idempotent."""

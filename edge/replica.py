@@ -102,8 +102,8 @@ class Replica:
             here = origin_of(self.database.path)
             if origin != here:
                 connection.execute("UPDATE replica SET origin = ?", (here,))
-        if origin is not None and origin != here:
-            self._kit.copied()
+                if origin is not None:
+                    self._kit.copied()  # before the commit: a crash in between must not hide it
 
     def wrote(self, changes: int, *, removed_words: bool = False) -> None:
         """Note committed changes; carries out what is queued when it has become too much for searches."""

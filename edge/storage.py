@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -16,7 +17,7 @@ from edge.sqlite.figures import Figures, count_user
 from edge.sqlite.merging import Merging
 from edge.sqlite.snapshot import live_records, tombstone_records
 from edge.users import Users
-from memory.core.errors import NotFound
+from memory.core.errors import NotFound, StoreError
 from memory.core.model import Stats
 from memory.core.ports import Clock, Vector
 from memory.core.state import Changes
@@ -34,6 +35,8 @@ from memory.engine.storage import (
 )
 from memory.policies.admission import Filter
 from memory.policies.ranking import Candidate
+
+logger = logging.getLogger(__name__)
 
 
 class EdgeStorage:
@@ -159,22 +162,30 @@ class EdgeStorage:
     # -- late vectors
 
     def pending(self, limit: int, *, after: tuple[str, str] | None) -> list[Pending]:
-        """See ``Storage``."""
+        """See ``Storage``. A user who cannot be opened keeps nobody else waiting."""
         found: list[Pending] = []
         start, position = after or ("", "")
-        for user_id in self._users.known():
+        for user_id in self._users.known(damaged=self._report):
             if user_id < start or user_id in self._settled or len(found) >= limit:
                 continue
-            from_id = position if user_id == start else None
-            if from_id is None:
-                self._settled.add(user_id)  # before looking: a write that comes meanwhile takes it out again
-            with self._reading(user_id) as (_, connection):
-                if connection is not None:
-                    here = models.pending(connection, user_id, limit - len(found), after=from_id)
-                    found += here
-                    if here:
-                        self._settled.discard(user_id)
+            try:
+                found += self._pending_of(user_id, limit - len(found), position if user_id == start else None)
+            except StoreError as error:
+                self._report(error)
         return found
+
+    def _pending_of(self, user_id: str, limit: int, position: str | None) -> list[Pending]:
+        if position is None:
+            self._settled.add(user_id)  # before looking: a write that comes meanwhile takes it out again
+        with self._reading(user_id) as (_, connection):
+            found = [] if connection is None else models.pending(connection, user_id, limit, after=position)
+        if found:
+            self._settled.discard(user_id)
+        return found
+
+    @staticmethod
+    def _report(error: StoreError) -> None:
+        logger.warning("%s", error)
 
     def put_vectors(self, vectors: Sequence[tuple[Pending, Vector]]) -> int:
         """See ``Storage``."""
@@ -193,30 +204,50 @@ class EdgeStorage:
 
     @contextmanager
     def snapshot(self, scope: Scope) -> Iterator[Snapshot]:
-        """See ``Storage``. The view of every user's file begins before the first is read."""
-        users = self._users.known()
+        """See ``Storage``. The views of all users begin before the first is read.
+
+        Of more users than may be open at a time each has its view when it is read: what changed since the revision
+        stated here is then in it, and once more in a later export that continues this one.
+        """
+        users = self._users.known() if scope.user_id is None else [scope.user_id]
+        revisions: dict[str, int] = {}
         with ExitStack() as stack:
-            views: dict[str, Db] = {}
-            revisions: dict[str, int] = {}
-            for user_id in users if scope.user_id is None else [scope.user_id]:
-                _, connection = stack.enter_context(self._reading(user_id))
-                if connection is not None:
-                    rev = connection.execute("SELECT rev FROM replica").fetchone()[0]
-                    views[user_id] = connection
-                    if rev:
-                        revisions[user_id] = rev
-            records = self._records(views, scope)
-            with closing(records):
+            held: dict[str, Db | None] = {}
+            for user_id in users:
+                view = self._reading(user_id)
+                if len(users) <= self._users.max_open:
+                    _, held[user_id] = stack.enter_context(view)
+                    rev = _revision(held[user_id])
+                else:
+                    with view as (_, connection):
+                        rev = _revision(connection)
+                if rev:
+                    revisions[user_id] = rev
+            with closing(self._records(users, held, scope)) as records:
                 yield Snapshot(self._home.description.replica, revisions, records)
 
-    def _records(self, views: Mapping[str, Db], scope: Scope) -> Any:
+    def _records(
+        self, users: Sequence[str], held: Mapping[str, Db | None], scope: Scope
+    ) -> Generator[Mapping[str, Any]]:
         model = self._home.description.model
-        after = {user_id: None if scope.after is None else scope.after.get(user_id, 0) for user_id in views}
-        for user_id, connection in views.items():
-            yield from live_records(connection, scope, after=after[user_id], model=model)
-        if scope.complete:
-            for user_id, connection in views.items():
-                yield from tombstone_records(connection, after=after[user_id])
+        for part in ("live", "deleted") if scope.complete else ("live",):
+            for user_id in users:
+                after = None if scope.after is None else scope.after.get(user_id, 0)
+                with self._viewing(user_id, held) as connection:
+                    if connection is None:
+                        continue
+                    if part == "live":
+                        yield from live_records(connection, scope, after=after, model=model)
+                    else:
+                        yield from tombstone_records(connection, after=after)
+
+    @contextmanager
+    def _viewing(self, user_id: str, held: Mapping[str, Db | None]) -> Iterator[Db | None]:
+        if user_id in held:
+            yield held[user_id]
+            return
+        with self._reading(user_id) as (_, connection):
+            yield connection
 
     def stats(self, user_id: str | None) -> Stats:
         """See ``Storage``. ``details`` hold the size of the logs and how far the indexes are behind, in memories."""
@@ -260,3 +291,7 @@ class EdgeStorage:
             self._users.close()
         finally:
             self._home.close()
+
+
+def _revision(connection: Db | None) -> int:
+    return 0 if connection is None else int(connection.execute("SELECT rev FROM replica").fetchone()[0])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from edge.directory import Description, folder_name
 from edge.replica import Kit, Replica, create_folder, owner_of, remove_unfinished, user_folders
+from memory.core.errors import StoreError, UsageError
 
 
 class _Lent:
@@ -23,9 +24,10 @@ class Users:
     """Methods may be called from any thread."""
 
     def __init__(self, folders: Path, kit: Kit, description: Description, *, max_open: int) -> None:
-        self._folders, self._kit, self._description, self._max_open = folders, kit, description, max_open
+        self._folders, self._kit, self._description, self.max_open = folders, kit, description, max_open
         self._open: dict[str, _Lent] = {}  # in order of use, the latest last
         self._lock = threading.RLock()
+        self._closed = False
         remove_unfinished(folders)
 
     @contextmanager
@@ -51,9 +53,21 @@ class Users:
         finally:
             self._give_back(lent)
 
-    def known(self) -> list[str]:
-        """Ids of all users that have a folder, in code-point order."""
-        return sorted(map(owner_of, user_folders(self._folders)))
+    def known(self, *, damaged: Callable[[StoreError], None] | None = None) -> list[str]:
+        """Ids of all users that have a folder, in code-point order.
+
+        Raises:
+            IntegrityFailure: a folder does not say whose it is, and nobody wants to hear of ``damaged`` ones.
+        """
+        found = set()
+        for folder in user_folders(self._folders):
+            try:
+                found.add(owner_of(folder))
+            except StoreError as error:
+                if damaged is None:
+                    raise
+                damaged(error)
+        return sorted(found)
 
     def now_open(self) -> list[str]:
         """Ids of the users that are open."""
@@ -61,8 +75,9 @@ class Users:
             return list(self._open)
 
     def close(self) -> None:
-        """Close all. Idempotent."""
+        """Close all, and open none any more: the directory may be somebody else's soon. Idempotent."""
         with self._lock:
+            self._closed = True
             lent, self._open = list(self._open.values()), {}
         with ExitStack() as stack:  # each is closed, whatever becomes of the others
             stack.callback(self._kit.factory.close)
@@ -71,6 +86,8 @@ class Users:
 
     def _take(self, user_id: str, *, create: bool) -> _Lent | None:
         with self._lock:
+            if self._closed:
+                raise UsageError("the provider is closed", hint="open a new one with memory.connect()")
             lent = self._open.pop(user_id, None)
             if lent is None:
                 folder = self._folders / folder_name(user_id)
@@ -86,8 +103,8 @@ class Users:
     def _give_back(self, lent: _Lent) -> None:
         with self._lock:
             lent.leases -= 1
-            if len(self._open) <= self._max_open:
+            if len(self._open) <= self.max_open:
                 return
             idle = [user_id for user_id, one in self._open.items() if not one.leases]
-            for user_id in idle[: len(self._open) - self._max_open]:
+            for user_id in idle[: len(self._open) - self.max_open]:
                 self._open.pop(user_id).replica.close()

@@ -68,7 +68,8 @@ def make_kit(kind: str, root: Path) -> Iterator[Kit]:
 
 def unit(rng: np.random.Generator, count: int, dimension: int = DIMENSION) -> Vectors:
     rows = rng.standard_normal((count, dimension)).astype(np.float32)
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
 
 
 def identity(number: int) -> str:

@@ -21,10 +21,10 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: QdrantStub
 
-    def do_GET(self) -> None:
-        self.serve()
-
-    do_PUT = do_POST = do_DELETE = do_GET
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        if name in ("do_GET", "do_PUT", "do_POST", "do_DELETE"):
+            return self.serve
+        raise AttributeError(name)
 
     def serve(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -126,7 +126,7 @@ class QdrantStub(ThreadingHTTPServer):
         where = models.Filter(**body["filter"]) if body.get("filter") else None
         if what == ("POST", "points", "query"):
             found = engine.query_points(
-                name, body["query"], query_filter=where, limit=body["limit"], with_payload=payload
+                name, body["query"]["nearest"], query_filter=where, limit=body["limit"], with_payload=payload
             )
             return {"points": [plain(point) for point in found.points]}
         if what == ("POST", "points", "scroll"):

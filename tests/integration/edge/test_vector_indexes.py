@@ -314,7 +314,8 @@ def test_a_vector_of_the_wrong_shape_is_the_callers_mistake(index: VectorIndex, 
 
 
 def test_threads_search_while_another_writes(index: VectorIndex, points: list[Point]) -> None:
-    fresh, stop, wrong = make_points(300, seed=11, version="new"), threading.Event(), []
+    fresh, stop = make_points(300, seed=11, version="new"), threading.Event()
+    wrong: list[object] = []
 
     def look(seed: int) -> None:
         asked = unit(np.random.default_rng(seed), 1)[0]
