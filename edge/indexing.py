@@ -76,11 +76,6 @@ class Indexer:
                 pass
             return index is not None and index is self._index and time.monotonic() >= self._not_before
 
-    def drain_words(self) -> None:
-        """Carry out what is queued for the index of words; it is in the file, so this cannot fail for want of it."""
-        with self._working:
-            self._drain_words()
-
     def wrong_points(self) -> int | None:
         """How many points were not as the file says when the index was opened; None if it does not answer."""
         with self._working:
@@ -90,7 +85,13 @@ class Indexer:
         """Vectors as the index holds them; nothing if it does not answer."""
         with self._working:
             index = self._trusted()
-            return {} if index is None else index.vectors(memory_ids)
+            if index is None:
+                return {}
+            try:
+                return index.vectors(memory_ids)
+            except (VectorIndexUnavailable, VectorIndexDamaged) as error:
+                self._lose(index, error)
+                return {}
 
     def rebuild(self) -> None:
         """Throw the index away and queue everything."""
@@ -104,8 +105,13 @@ class Indexer:
     def compact(self) -> None:
         """Give back the space of deleted points."""
         with self._working:
-            if self._index is not None:
-                self._index.compact()
+            index = self._index
+            if index is None:
+                return
+            try:
+                index.compact()
+            except (VectorIndexUnavailable, VectorIndexDamaged) as error:
+                self._lose(index, error)
 
     def close(self) -> None:
         """Let go of the index, after the work that is under way. Idempotent."""
@@ -150,16 +156,17 @@ class Indexer:
             index.close()
             raise
         with self._database.read() as connection:
-            right = right_entries(connection)
+            right, waiting = right_entries(connection), waiting_points(connection)
         wrong = [memory_id for memory_id, version in right.items() if held.get(memory_id) != version]
         wrong += [memory_id for memory_id in held if memory_id not in right]
-        with self._database.read() as connection:
-            waiting = waiting_points(connection)
         self._wrong = sum(memory_id not in waiting for memory_id in wrong)
-        if wrong:
-            with self._database.write() as connection:
-                # Of an empty index everything is wrong: to begin anew is shorter than to queue it all.
-                todo.queue_points(connection, wrong) if held else todo.begin_points_anew(connection)
+        if not wrong:
+            return index
+        with self._database.write() as connection:
+            if held:
+                todo.queue_points(connection, wrong)
+            else:  # to begin anew is shorter than to queue everything
+                todo.begin_points_anew(connection)
         return index
 
     def _lose(self, index: VectorIndex, error: VectorIndexUnavailable | VectorIndexDamaged) -> None:

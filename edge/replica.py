@@ -73,6 +73,7 @@ class Replica:
         try:
             self._adopt(description)
             with directory_errors(folder):
+                sync_directory(folder)  # the log is there to stay before the mark says that it must be
                 (folder / IN_USE).touch()
                 kit.step("marked as in use")
                 _drop_old_copies(folder)
@@ -129,12 +130,15 @@ class Replica:
     def tidy(self) -> None:
         """Remove what deleted memories have left in the files, and cut the log."""
         if self._words_removed:
-            self._words_removed = False
-            with self.database.write() as connection:
-                todo.remove_traces_of_words(connection)
+            self._remove_traces()
             self.indexer.compact()
         if not self.database.checkpoint():
             logger.info("%s: the log cannot be cut while a reader is open", self._folder.name)
+
+    def _remove_traces(self) -> None:
+        with self.database.write() as connection:
+            self._words_removed = False  # inside: what is removed from now on waits for the next time
+            todo.remove_traces_of_words(connection)
 
     def size(self) -> int:
         """Bytes that the files of the folder take on disk."""
@@ -147,6 +151,8 @@ class Replica:
     def close(self) -> None:
         """Finish what is under way, cut the log, let go of the files. Idempotent."""
         self.indexer.close()
+        if self._words_removed:
+            self._remove_traces()
         (self._folder / IN_USE).unlink(missing_ok=True)
         self._kit.step("mark removed")
         self.database.close()

@@ -140,10 +140,13 @@ def _bury_again(connection: Db) -> None:
         bury(connection, user_id, memory_id, parse_stamp(stamp), rev=rev)
 
 
-_BEHIND: Final = """
-    SELECT (rev < (SELECT max(rev) FROM (SELECT rev FROM memories UNION ALL SELECT rev FROM memory_tombstones
-            UNION ALL SELECT rev FROM memory_access)))
-        + (numbers < (SELECT max(number) FROM memories)) + (hlc_ms < (SELECT max(updated_at) FROM memories))
+_LAST_REV: Final = """(SELECT coalesce(max(rev), 0) FROM (SELECT rev FROM memories
+    UNION ALL SELECT rev FROM memory_tombstones UNION ALL SELECT rev FROM memory_access))"""
+_LAST_NUMBER: Final = """(SELECT coalesce(max(number), 0) FROM (SELECT number FROM memories
+    UNION ALL SELECT number FROM memory_tombstones))"""
+_LAST_TIME: Final = "(SELECT coalesce(max(updated_at), 0) FROM memories)"
+_BEHIND: Final = f"""
+    SELECT (rev < {_LAST_REV}) + (numbers < {_LAST_NUMBER}) + (hlc_ms < {_LAST_TIME})
         + (words_upto > numbers) + (points_upto > numbers)
     FROM replica
 """
@@ -151,11 +154,8 @@ _BEHIND: Final = """
 
 def _raise_counters(connection: Db) -> None:
     connection.execute(
-        "UPDATE replica SET"
-        " rev = max(rev, coalesce((SELECT max(rev) FROM (SELECT rev FROM memories"
-        "   UNION ALL SELECT rev FROM memory_tombstones UNION ALL SELECT rev FROM memory_access)), 0)),"
-        " numbers = max(numbers, coalesce((SELECT max(number) FROM memories), 0)),"
-        " hlc_ms = max(hlc_ms, coalesce((SELECT max(updated_at) + 1 FROM memories), 0))"
+        f"UPDATE replica SET rev = max(rev, {_LAST_REV}), numbers = max(numbers, {_LAST_NUMBER}),"
+        f" hlc_ms = CASE WHEN hlc_ms < {_LAST_TIME} THEN {_LAST_TIME} + 1 ELSE hlc_ms END"
     )
     connection.execute(
         "UPDATE replica SET words_upto = min(words_upto, numbers), points_upto = min(points_upto, numbers)"

@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import UnexpectedResponse
 
@@ -39,7 +38,7 @@ from edge.vectors.client_values import (
     struct,
 )
 from edge.vectors.folder import IndexFolder
-from edge.vectors.payload import VERSION, as_list, pushed_down
+from edge.vectors.payload import VERSION, as_list, as_vector, pushed_down
 from edge.vectors.port import Hit, Place, Point, VectorIndex
 from memory.core.errors import ConfigError, StoreError, StoreFull, VectorIndexDamaged, VectorIndexUnavailable
 from memory.core.ports import Vector
@@ -257,16 +256,14 @@ class _Index:
     def vectors(self, memory_ids: Sequence[str]) -> dict[str, Vector]:
         """See the port."""
         held: dict[str, Vector] = {}
-        count = max(1, REQUEST // (DIGITS * self._place.dimension))
+        dimension = self._place.dimension
+        count = max(1, REQUEST // (DIGITS * dimension))
         for start in range(0, len(memory_ids), count):
             ids = [self._point_id(memory_id) for memory_id in memory_ids[start : start + count]]
             with self._calling("reading"):
                 records = self._client.retrieve(self._name, ids, with_payload=[MEMORY, USER], with_vectors=True)
-                held.update(
-                    (field(record, MEMORY), np.array(record.vector, dtype=np.float32))
-                    for record in records
-                    if field(record, USER) == self._place.user_id
-                )
+                mine = {field(r, MEMORY): r for r in records if field(r, USER) == self._place.user_id}
+                held.update((name, as_vector(r.vector, dimension, name)) for name, r in mine.items())
         return held
 
     def count(self) -> int:

@@ -16,11 +16,21 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import qdrant_edge as engine
 
 from edge.vectors.folder import IndexFolder, failure
-from edge.vectors.payload import FIELDS, FLOATS, KEYWORDS, VERSION, AnyOf, Condition, as_list, payload_of, pushed_down
+from edge.vectors.payload import (
+    FIELDS,
+    FLOATS,
+    KEYWORDS,
+    VERSION,
+    AnyOf,
+    Condition,
+    as_list,
+    as_vector,
+    payload_of,
+    pushed_down,
+)
 from edge.vectors.port import Hit, Place, Point, VectorIndex
 from memory.core.errors import StoreError, StoreFull, VectorIndexDamaged, VectorIndexUnavailable
 from memory.core.ports import Vector
@@ -123,7 +133,7 @@ class EdgeEngineIndex:
         """See the port."""
         with self._translated("reading"):
             records = self._shard.retrieve(list(memory_ids), with_payload=False, with_vector=True)
-        return {str(record.id): np.array(record.vector, dtype=np.float32) for record in records}
+        return {str(r.id): as_vector(r.vector, self._place.dimension, str(r.id)) for r in records}
 
     def count(self) -> int:
         """See the port."""

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from edge.vectors.port import Point
+from memory.core.errors import VectorIndexDamaged
 from memory.core.ports import Vector
 from memory.policies.admission import Filter
 
@@ -94,3 +97,14 @@ def as_list(vector: Vector, dimension: int) -> list[float]:
         raise ValueError(f"a vector of shape {vector.shape} is not of {dimension} dimensions")
     numbers: list[float] = vector.tolist()
     return numbers
+
+
+def as_vector(held: object, dimension: int, memory_id: str) -> Vector:
+    """A vector as the libraries give it back.
+
+    Raises:
+        VectorIndexDamaged: it is none: engines have other answers for a vector that they have lost.
+    """
+    if not isinstance(held, list) or len(held) != dimension:
+        raise VectorIndexDamaged(f"The vector index has lost the vector of {memory_id}")
+    return np.array(held, dtype=np.float32)

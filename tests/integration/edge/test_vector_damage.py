@@ -19,7 +19,6 @@ import pytest
 import qdrant_edge
 from qdrant_client import QdrantClient, models
 
-from edge.vectors.engine import EdgeEngineFactory
 from edge.vectors.folder import RESERVE, failure
 from memory.core.errors import StoreFull, VectorIndexDamaged, VectorIndexUnavailable
 from memory.policies.admission import Filter
@@ -147,7 +146,9 @@ for number in range(1_000):
         index.upsert(points)
         index.flush()
     folder = kit.place().folder / "index" / "data"
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.stat().st_size)
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.stat().st_size]
+    alike = ("-status-", "-memory_t-", "-source_s-", "-importan-")  # as the files of tags, and of created_at
+    files = [file for file in files if not any(name in str(file) for name in alike)]
     if number == len(files):
         break
     with files[number].open("r+b") as file:
@@ -166,7 +167,7 @@ print(number)
 def test_garbage_in_any_file_of_the_engine_never_ends_the_process(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SWEEP, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 50
+    assert int(done.stdout) > 25
 
 
 def test_a_panic_of_the_engine_is_damage(engine: Kit) -> None:
