@@ -37,6 +37,8 @@ DATABASE_FILE: Final = "memory.db"
 IN_USE: Final = "in-use"
 OWNER_FILE: Final = "user.txt"
 KEEP_COPIES_SECONDS: Final = 30 * 86_400
+LARGE_WAL_BYTES: Final = 64 * 1024 * 1024
+"""Worth a warning."""
 BACKLOG_LIMIT: Final = 2_000
 """Queued changes at which whoever writes carries them out before going on: searches read them one by one."""
 
@@ -133,12 +135,18 @@ class Replica:
             self._remove_traces()
             self.indexer.compact()
         if not self.database.checkpoint():
-            logger.info("%s: the log cannot be cut while a reader is open", self._folder.name)
+            size = self.database.wal_bytes()
+            level = logging.WARNING if size > LARGE_WAL_BYTES else logging.INFO
+            logger.log(level, "%s: the log, %d bytes, cannot be cut while a reader is open", self._folder.name, size)
 
     def _remove_traces(self) -> None:
-        with self.database.write() as connection:
-            self._words_removed = False  # inside: what is removed from now on waits for the next time
-            todo.remove_traces_of_words(connection)
+        try:
+            with self.database.write() as connection:
+                self._words_removed = False  # inside: what is removed from now on waits for the next time
+                todo.remove_traces_of_words(connection)
+        except BaseException:
+            self._words_removed = True
+            raise
 
     def size(self) -> int:
         """Bytes that the files of the folder take on disk."""
@@ -149,13 +157,28 @@ class Replica:
         return total
 
     def close(self) -> None:
-        """Finish what is under way, cut the log, let go of the files. Idempotent."""
+        """Finish what is under way, cut the log, let go of the files. Idempotent.
+
+        What cannot be done any more is logged: whoever closes a replica could do nothing about it.
+        """
         self.indexer.close()
-        if self._words_removed:
-            self._remove_traces()
-        (self._folder / IN_USE).unlink(missing_ok=True)
+        try:
+            self._leave_clean()
+        finally:
+            self.database.close()
+
+    def _leave_clean(self) -> None:
+        try:
+            if self._words_removed:
+                self._remove_traces()
+        except StoreError as error:
+            logger.warning("%s: words of deleted memories stay in the file: %s", self._folder.name, error)
+        try:
+            with directory_errors(self._folder):
+                (self._folder / IN_USE).unlink(missing_ok=True)
+        except StoreError as error:
+            logger.warning("%s: still looks as if it were in use: %s", self._folder.name, error)
         self._kit.step("mark removed")
-        self.database.close()
 
 
 def create_folder(users: Path, user_id: str, kit: Kit, description: Description) -> Path:
