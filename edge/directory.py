@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from memory.core.errors import (
     ConfigError,
@@ -104,17 +104,21 @@ def read_description(root: Path) -> Description | None:
                 hint="upgrade nightingale-memory on this device",
                 current=data["format"],
             )
-        found = Description(**data)
-        for name, value in data.items():
-            if type(value) is not (int if name in ("format", "dimension") else str):
-                raise TypeError(f"{name} is {value!r:.40}")
-        return found
+        return _parsed(data)
     except FileNotFoundError:
         if any((root / USERS).iterdir()):
             raise _half_copied(root, "replica.json is missing") from None
         return None
     except (ValueError, TypeError) as error:
         raise _half_copied(root, f"replica.json cannot be read ({error})") from error
+
+
+def _parsed(data: Any) -> Description:
+    found = Description(**data)
+    for name, value in asdict(found).items():
+        if type(value) is not (int if name in ("format", "dimension") else str):
+            raise TypeError(f"{name} is {value!r:.40}")
+    return found
 
 
 def _half_copied(root: Path, what: str) -> IntegrityFailure:

@@ -104,12 +104,18 @@ def fill(store: MemoryProvider, texts: Sequence[str], *, seed: int) -> None:
 
 
 def _memory(chance: random.Random, text: str) -> memory.NewMemory:
+    metadata: list[dict[str, Any]] = [
+        {},
+        {"n": chance.randrange(9)},
+        {"n": chance.random(), "键": "值"},
+        {"flag": True},
+    ]
     return memory.NewMemory(
         content=text,
         memory_type=chance.choice(["fact", "preference", "event", "summary"]),
         importance=chance.choice([None, round(chance.random(), 2)]),
         tags=chance.sample(["work", "home", "旅行", "コード", "x"], chance.randrange(3)),
-        metadata=chance.choice([{}, {"n": chance.randrange(9)}, {"n": chance.random(), "键": "值"}, {"flag": True}]),
+        metadata=chance.choice(metadata),
         source_session=chance.choice([None, "s-1", "会话二"]),
         created_at=NOW - chance.randrange(90) * DAY_MS,
     )

@@ -5,8 +5,9 @@ and memory, since two users may have memories of one id. The name of the model i
 collection: when the model changes, users move to the new one at different times, and servers before 1.16 keep no
 metadata. Points of another model make a user's index count as damaged when it is opened.
 
-Local mode is one collection per user in files of its own. It loads everything into memory and compares in Python:
-1.2 s a search and minutes to fill with 50,000 points. Its files are pickles: whoever can write them can run code.
+Local mode is one collection per user in files of its own. It loads everything into memory and compares in Python: with
+10,000 points of 384 dimensions, 12 s to fill and 0.1 to 0.2 s a search. Above 20,000 points the client warns of it. Its
+files are pickles: whoever can write them can run code.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import UnexpectedResponse
@@ -181,18 +183,18 @@ class _Collection:
 
     def replace(self, dimension: int) -> None:
         """Make it anew, empty."""
-        self.generation += 1
         self.client.delete_collection(self.name)
         self._create(dimension)
 
     def _create(self, dimension: int) -> None:
-        self.generation += 1
         vectors = models.VectorParams(size=dimension, distance=models.Distance.COSINE)
         try:
             self.client.create_collection(self.name, vectors, hnsw_config=models.HnswConfigDiff(m=0))
-        except UnexpectedResponse as error:
-            if error.status_code != 409:  # another process was faster
+        except UnexpectedResponse:
+            if not self.exists():  # else somebody was faster
                 raise
+        else:
+            self.generation += 1
 
     def _info(self) -> models.CollectionInfo:
         return self.client.get_collection(self.name)
@@ -382,6 +384,8 @@ def _connect(url: str, api_key: str | None, timeout: float) -> QdrantClient:
     # Given as api_key, the client warns on standard error where the connection is not encrypted.
     headers = {"api-key": api_key} if api_key else None
     try:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ValueError("no server is named")
         return QdrantClient(url=url, timeout=math.ceil(timeout), headers=headers, check_compatibility=False)
     except ValueError as error:
         raise ConfigError(f"qdrant_url {url!r}, or qdrant_api_key, cannot be used: {type(error).__name__}") from error

@@ -20,7 +20,7 @@ class EdgeSuite(ProviderSuite):
     """What the three have in common: each store is a directory with one owner at a time."""
 
     capabilities = frozenset({"persistent"})
-    __test__ = False
+    __test__: ClassVar[bool] = False
 
     @pytest.fixture
     def index(self) -> Callable[[str], IndexFactory]:

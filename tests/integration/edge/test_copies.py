@@ -24,13 +24,14 @@ from tests.plain_index import plain_index
 from tests.replicas import findings, open_replica, settle, storage_of
 
 USERS = ("u", "用户", "v")
+INDEX = plain_index()
 
 
 @pytest.fixture
 def replica(tmp_path: Path) -> Path:
     """A replica of three users with two memories each, one of them deleted, closed."""
     path = tmp_path / "replica"
-    with open_replica(path) as store:
+    with open_replica(path, index=INDEX) as store:
         for user in USERS:
             store.add_memory(f"green tea of {user}", user_id=user, tags=["茶"])
             gone = store.add_memory("to be deleted", user_id=user)
@@ -44,10 +45,15 @@ def folder_of(path: Path, user_id: str = "u") -> Path:
 
 
 def contents(path: Path) -> dict[str, list[str]]:
-    with open_replica(path, index=plain_index(), track_access=False) as store:
+    with open_replica(path, index=INDEX, track_access=False) as store:
         return {
             user: sorted(item.content for item in everything(store, user)) for user in storage_of(store)._users.known()
         }
+
+
+def problems(path: Path, *, repair: bool = False) -> dict[str, int]:
+    """What the doctor finds, apart from the index, which a copy of the folder may have or not."""
+    return {name: rows for name, rows in findings(path, index=INDEX, repair=repair).items() if name != "points"}
 
 
 def epoch_of(store: StorageProvider) -> str:
@@ -56,7 +62,7 @@ def epoch_of(store: StorageProvider) -> str:
 
 
 def epoch_at(path: Path) -> str:
-    with open_replica(path, index=plain_index()) as store:
+    with open_replica(path, index=INDEX) as store:
         return epoch_of(store)
 
 
@@ -77,7 +83,7 @@ def test_a_replica_in_a_newer_format_is_refused_and_not_touched(replica: Path) -
     before = files(replica)
     for repair in (False, True):
         with pytest.raises(memory.SchemaMismatch, match="newer version") as caught:
-            Doctor(replica, plain_index(), repair=repair)
+            Doctor(replica, INDEX, repair=repair)
     with pytest.raises(memory.SchemaMismatch, match="newer version") as caught:
         open_replica(replica)
     assert caught.value.current == 2
@@ -113,16 +119,16 @@ def test_a_lost_description_is_told_and_the_doctor_makes_a_new_one(replica: Path
     else:
         written = BROKEN[kind](old)
         file.write_text(written if isinstance(written, str) else json.dumps(written))
-    for refused in (lambda: open_replica(replica), lambda: findings(replica)):
+    for refused in (lambda: open_replica(replica, index=INDEX), lambda: problems(replica)):
         with pytest.raises(memory.IntegrityFailure, match=r"replica\.json") as caught:
             refused()
         assert "memory doctor --repair" in caught.value.hint
-    assert findings(replica, repair=True) == {}
+    assert problems(replica, repair=True) == {}
     assert contents(replica) == before
     new = json.loads(file.read_text())
     assert new["replica"] != old["replica"]
     assert {**new, "replica": old["replica"]} == old
-    with open_replica(replica) as store:
+    with open_replica(replica, index=INDEX) as store:
         assert store.stats().pending_embeddings == 0
         assert store.recall("green tea", user_id="u")[0].relevance > 0.9
 
@@ -131,8 +137,8 @@ def test_a_description_is_made_anew_from_the_users_that_can_be_read(replica: Pat
     (replica / "replica.json").unlink()
     (folder_of(replica) / "memory.db").write_bytes(b"x" * 8_192)
     (folder_of(replica, "v") / "memory.db").unlink()
-    assert findings(replica, repair=True) == {"folders": 2}
-    with open_replica(replica) as store:
+    assert problems(replica, repair=True) == {"folders": 2}
+    with open_replica(replica, index=INDEX) as store:
         assert [item.content for item in everything(store, "用户")] == ["green tea of 用户"]
 
 
@@ -140,7 +146,7 @@ def test_a_description_without_any_user_is_beyond_repair(tmp_path: Path) -> None
     (tmp_path / "users").mkdir()
     (tmp_path / "replica.json").write_text("{")
     with pytest.raises(memory.IntegrityFailure):
-        findings(tmp_path, repair=True)
+        problems(tmp_path, repair=True)
 
 
 # The embedding model
@@ -171,7 +177,7 @@ def test_a_replica_without_memories_takes_any_model(tmp_path: Path) -> None:
         assert store.stats().embedding_model == "hashing-v1-32"
     with pytest.raises(memory.ModelMismatch):
         open_replica(tmp_path)
-    assert findings(tmp_path) == {}
+    assert problems(tmp_path) == {}
 
 
 # Copies
@@ -213,7 +219,7 @@ def test_a_copy_without_the_log_is_refused_and_can_be_taken_as_it_is(tmp_path: P
 def test_a_copy_and_its_original_go_on_independently_and_come_together_again(replica: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(replica, copy)
-    with open_replica(replica) as ours, open_replica(copy) as theirs:
+    with open_replica(replica, index=INDEX) as ours, open_replica(copy) as theirs:
         assert epoch_of(ours) != epoch_of(theirs)
         [item] = everything(ours, "u")
         ours.update_memory(item.memory_id, user_id="u", add_tags=["ours"])
@@ -234,14 +240,12 @@ def test_a_copy_and_its_original_go_on_independently_and_come_together_again(rep
 
 
 def test_an_export_does_not_continue_one_of_the_original(replica: Path, tmp_path: Path) -> None:
-    with open_replica(replica) as store:
+    with open_replica(replica, index=INDEX) as store:
         store.export_memories(tmp_path / "full.jsonl")
     shutil.copytree(replica, tmp_path / "copy")
-    with open_replica(tmp_path / "copy") as store, pytest.raises(memory.Error, match="") as caught:
+    with open_replica(tmp_path / "copy") as store, pytest.raises(memory.Refused, match="another history"):
         store.export_memories(tmp_path / "rest.jsonl", after=tmp_path / "full.jsonl")
-    assert not isinstance(caught.value, memory.StoreError)
-    assert "export" in str(caught.value)
-    with open_replica(replica) as store:
+    with open_replica(replica, index=INDEX) as store:
         assert store.export_memories(tmp_path / "rest.jsonl", after=tmp_path / "full.jsonl").memories == 0
 
 
@@ -258,7 +262,7 @@ def test_a_user_brought_in_from_elsewhere_begins_a_new_history(replica: Path, tm
         store.add_memory("from elsewhere", user_id="w")
     shutil.copytree(folder_of(tmp_path / "other", "w"), folder_of(replica, "w"))
     if examined:
-        assert findings(replica) == {}
+        assert problems(replica) == {}
     renewed = epoch_at(replica)
     assert renewed != before
     assert epoch_at(replica) == renewed
@@ -271,16 +275,15 @@ def test_a_new_history_that_could_not_be_noted_is_begun_at_the_next_opening(
     before = epoch_at(replica)
     folder = folder_of(replica)
     shutil.copytree(folder, tmp_path / "copy")
-    shutil.rmtree(folder)
-    (tmp_path / "taken").write_text("takes the place on the disk that the file had")
-    shutil.copytree(tmp_path / "copy", folder)
+    folder.rename(tmp_path / "original")
+    (tmp_path / "copy").rename(folder)
 
     def full(_home: Home) -> None:
         raise memory.StoreFull
 
     with monkeypatch.context() as patched:
         patched.setattr(Home, "renew_identity", full)
-        with open_replica(replica, index=plain_index()) as store, pytest.raises(memory.StoreFull):
+        with open_replica(replica, index=INDEX) as store, pytest.raises(memory.StoreFull):
             store.list_memories(user_id="u")
     assert epoch_at(replica) != before
 
@@ -291,28 +294,23 @@ def test_a_new_history_that_could_not_be_noted_is_begun_at_the_next_opening(
 def test_a_damaged_file_is_its_users_trouble_alone(replica: Path) -> None:
     file = folder_of(replica) / "memory.db"
     good = file.read_bytes()
-    for damaged, said in (
-        (good[:6_000], "damaged"),
-        (b"not a database" * 1_000, "damaged"),
-        (b"", "no memory database"),
-        (None, r"memory\.db is missing"),
-    ):
+    for damaged in (good[:6_000], b"not a database" * 1_000, b"", None):
         file.unlink()
         if damaged is not None:
             file.write_bytes(damaged)
-        with open_replica(replica, index=plain_index()) as store:
+        with open_replica(replica, index=INDEX) as store:
             with pytest.raises(memory.StoreError) as caught:
                 store.recall("green tea", user_id="u")
             with pytest.raises(memory.StoreError):
                 store.add_memory("more", user_id="u")
             assert isinstance(caught.value, memory.IntegrityFailure | memory.SchemaMismatch)
             assert str(file.parent) in caught.value.message
-            assert len(store.recall("green tea", user_id="v")) == 1
+            assert store.recall("green tea", user_id="v")[0].memory.content == "green tea of v"
             store.add_memory("more", user_id="v")
     with closing(sqlite3.connect(file.parent / "whole")) as connection:
         connection.execute("CREATE TABLE photos (name)")
     (file.parent / "whole").replace(file)
-    with open_replica(replica, index=plain_index()) as store, pytest.raises(memory.SchemaMismatch):
+    with open_replica(replica, index=INDEX) as store, pytest.raises(memory.SchemaMismatch):
         store.recall("green tea", user_id="u")
     file.write_bytes(good)
     assert contents(replica)["u"] == ["green tea of u"]
@@ -320,18 +318,18 @@ def test_a_damaged_file_is_its_users_trouble_alone(replica: Path) -> None:
 
 def test_a_folder_under_another_users_name_is_refused(replica: Path) -> None:
     folder_of(replica).rename(folder_of(replica, "w"))
-    with open_replica(replica) as store:
+    with open_replica(replica, index=INDEX) as store:
         with pytest.raises(memory.IntegrityFailure, match="another user"):
             store.list_memories(user_id="w")
         assert everything(store, "u") == []
         store.add_memory("anew", user_id="u")
         assert store.stats(user_id="u").memories_by_status == {"active": 1}
-    assert findings(replica) == {"folders": 1}
+    assert problems(replica) == {"folders": 1}
 
 
 def test_a_folder_that_does_not_say_whose_it_is_is_found_by_its_name(replica: Path) -> None:
     (folder_of(replica) / "user.txt").unlink()
-    with open_replica(replica) as store:
+    with open_replica(replica, index=INDEX) as store:
         assert [item.content for item in everything(store, "u")] == ["green tea of u"]
         with pytest.raises(memory.IntegrityFailure, match=r"user\.txt"):
             store.stats()
