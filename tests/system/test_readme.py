@@ -17,10 +17,11 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=[str(number) for number in range(len(BLOCKS))])
-def test_a_code_block_runs_as_it_stands(block: str, database_url: str) -> None:
+def test_a_code_block_runs_as_it_stands(block: str, database_url: str, tmp_path: Path) -> None:
     environment = {"MEMORY_DATABASE_URL": database_url, "PATH": "", "PYTHONUTF8": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", block],
+        cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,

@@ -43,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
             except KeyError:
                 self.fail(404, f"Not found: Collection `{route[1]}` doesn't exist!")
             except ValueError as error:
-                self.fail(400, f"Wrong input: {error}")
+                self.fail(409 if "already exists" in str(error) else 400, f"Wrong input: {error}")
             else:
                 self.send(200, json.dumps({"result": result, "status": "ok", "time": 0.0}).encode())
 
