@@ -56,9 +56,10 @@ class _Staging:
 
     def __call__(self, replica: Replica) -> int:
         position, stored = None, 0
+        model = (self._embedder.name, self._embedder.dimension)
         while True:
             with replica.database.read() as connection:
-                batch = models.unstaged(connection, replica.user_id, self._embedder.name, BATCH, after=position)
+                batch = models.unstaged(connection, replica.user_id, model, BATCH, after=position)
             if not batch:
                 return stored
             position = batch[-1].memory_id

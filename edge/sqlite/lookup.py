@@ -59,7 +59,8 @@ def cosines(connection: Db, vector: Vector, numbers: Sequence[int]) -> dict[int,
         return found
     question = vector.astype(np.float64)
     rows: Any = connection.execute(
-        f"SELECT number, embedding FROM memory_vectors WHERE number IN {ONE_OF}", (listed(numbers),)
+        f"SELECT number, embedding FROM memory_vectors WHERE number IN {ONE_OF} AND length(embedding) = ?",
+        (listed(numbers), 4 * question.size),
     )
     while batch := rows.fetchmany(_ROWS_AT_A_TIME):
         matrix = np.frombuffer(b"".join(row[1] for row in batch), dtype="<f4").reshape(len(batch), -1)

@@ -24,7 +24,9 @@ def adopt(connection: Db, model: str, dimension: int) -> bool:
         return False
     connection.execute("DELETE FROM memory_vectors")
     connection.execute(
-        "INSERT INTO memory_vectors SELECT number, embedding FROM staged_vectors WHERE model = ?", (model,)
+        "INSERT INTO memory_vectors SELECT number, embedding FROM staged_vectors"
+        " WHERE model = ? AND length(embedding) = ?",
+        (model, 4 * dimension),
     )
     connection.execute("DELETE FROM staged_vectors")
     connection.execute("UPDATE memories SET embedding_due = number NOT IN (SELECT number FROM memory_vectors)")
@@ -42,13 +44,13 @@ def pending(connection: Db, user_id: str, limit: int, *, after: str | None) -> l
     return [Pending(user_id, memory_id, content) for memory_id, content in rows]
 
 
-def unstaged(connection: Db, user_id: str, model: str, limit: int, *, after: str | None) -> list[Pending]:
-    """Memories without a staged vector of a model, by id, from a position on."""
+def unstaged(connection: Db, user_id: str, model: tuple[str, int], limit: int, *, after: str | None) -> list[Pending]:
+    """Memories without a staged vector of a model (name and dimension), by id, from a position on."""
     rows = connection.execute(
         "SELECT m.memory_id, m.content FROM memories m WHERE NOT EXISTS"
-        f" (SELECT 1 FROM staged_vectors s WHERE s.number = m.number AND s.model = ?) {_AFTER if after else ''}"
-        " ORDER BY m.memory_id LIMIT ?",
-        (model, *([after] if after else []), limit),
+        " (SELECT 1 FROM staged_vectors s WHERE s.number = m.number AND s.model = ? AND length(s.embedding) = ?)"
+        f" {_AFTER if after else ''} ORDER BY m.memory_id LIMIT ?",
+        (model[0], 4 * model[1], *([after] if after else []), limit),
     )
     return [Pending(user_id, memory_id, content) for memory_id, content in rows]
 

@@ -15,6 +15,9 @@ from edge.vectors.port import Point
 from memory.core.ports import Vector
 
 _PAGE: Final = 1_000
+_VECTOR: Final = """memory_vectors v ON v.number = m.number
+    AND length(v.embedding) = 4 * (SELECT dimension FROM replica)"""
+"""Of another length it cannot be used: as if it were not there, until the doctor comes."""
 _POINT: Final = """
     m.version, v.embedding, m.status, m.memory_type, m.created_at, m.importance, m.source_session, m.tags
 """
@@ -38,11 +41,11 @@ def next_work(connection: Db, limit: int) -> Work:
     """The next batch, changes before new memories. A memory without a vector has no point."""
     changed = connection.execute(
         f"SELECT q.ticket, q.memory_id, {_POINT} FROM (SELECT * FROM index_todo WHERE vector LIMIT ?) q"
-        " LEFT JOIN memories m USING (memory_id) LEFT JOIN memory_vectors v USING (number)",
+        f" LEFT JOIN memories m USING (memory_id) LEFT JOIN {_VECTOR}",
         (limit,),
     ).fetchall()
     fresh = connection.execute(
-        f"SELECT m.number, m.memory_id, {_POINT} FROM memories m LEFT JOIN memory_vectors v USING (number)"
+        f"SELECT m.number, m.memory_id, {_POINT} FROM memories m LEFT JOIN {_VECTOR}"
         " WHERE m.number > (SELECT points_upto FROM replica) ORDER BY m.number LIMIT ?",
         (limit - len(changed),),
     ).fetchall()
@@ -91,12 +94,12 @@ def waiting_points(connection: Db) -> dict[str, int | None]:
 
 def right_entries(connection: Db) -> dict[str, str]:
     """What ``VectorIndex.entries`` should say when nothing waits."""
-    return dict(connection.execute("SELECT m.memory_id, m.version FROM memories m JOIN memory_vectors USING (number)"))
+    return dict(connection.execute(f"SELECT m.memory_id, m.version FROM memories m JOIN {_VECTOR}"))
 
 
 def right_vectors(connection: Db) -> Iterator[dict[str, Vector]]:
     """All vectors by memory id, page by page, scaled to length 1 as the index does."""
-    rows: Any = connection.execute("SELECT m.memory_id, embedding FROM memories m JOIN memory_vectors USING (number)")
+    rows: Any = connection.execute(f"SELECT m.memory_id, v.embedding FROM memories m JOIN {_VECTOR}")
     while page := rows.fetchmany(_PAGE):
         yield {memory_id: _scaled(vector_from(embedding)) for memory_id, embedding in page}
 

@@ -25,12 +25,12 @@ def examine(session: Session, path: Path, *, now: int, repair: bool) -> tuple[li
         doctor.close()
 
 
-def revisions(path: Path) -> tuple[str | None, str]:
-    """The revision or revisions of a replica's files, and this program's."""
+def revisions(path: Path) -> tuple[str, str]:
+    """The revision or revisions of a replica's files, and this program's; a replica without users has nothing older."""
     from edge.revisions import revisions as of_files  # noqa: PLC0415
 
     found, head = of_files(path)
-    return ", ".join(found) or None, head
+    return ", ".join(found) or head, head
 
 
 def head() -> str:

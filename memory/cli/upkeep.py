@@ -56,7 +56,7 @@ def upgrade(session: Session) -> None:
     replica = session.replica()
     if replica is not None:
         replicas.upgrade(replica)
-        after: str | None = replicas.revisions(replica)[0] or head
+        after: str | None = head
     else:
         with session.centre() as url:
             after = migrations.upgrade(url)

@@ -249,6 +249,12 @@ def test_an_export_does_not_continue_one_of_the_original(replica: Path, tmp_path
         assert store.export_memories(tmp_path / "rest.jsonl", after=tmp_path / "full.jsonl").memories == 0
 
 
+def test_a_copy_of_a_replica_without_users_has_a_history_of_its_own_too(tmp_path: Path) -> None:
+    first = epoch_at(tmp_path / "replica")
+    shutil.copytree(tmp_path / "replica", tmp_path / "copy")
+    assert epoch_at(tmp_path / "copy") != first == epoch_at(tmp_path / "replica")
+
+
 def test_a_replica_that_was_moved_stays_what_it_is(replica: Path, tmp_path: Path) -> None:
     before = epoch_at(replica)
     replica.rename(tmp_path / "moved")

@@ -83,6 +83,7 @@ def test_a_user_that_is_being_read_stays_open_whoever_comes(tmp_path: Path) -> N
         with storage_of(store).snapshot(Scope(user_id="a")) as snapshot:
             first = next(snapshot.records)
             store.add_memory("green tea", user_id="b")
+            assert now_open(store) == ["a"]
             store.add_memory("note 3", user_id="a")
             rest = list(snapshot.records)
         assert {first["user_id"], *(record["user_id"] for record in rest)} == {"a"}
