@@ -45,8 +45,10 @@ class EdgeStorage:
     def __init__(self, home: Home, users: Users, maintenance: Maintenance, clock: Clock, *, index_name: str) -> None:
         self._home, self._users, self._maintenance, self._clock = home, users, maintenance, clock
         self._index_name = index_name
-        self._settled: set[str] = set()
-        """Users of whom nothing waits for a vector, so that asking again need not open them all."""
+        self._written: dict[str, object] = {}
+        """Of each user something new at every write."""
+        self._settled: dict[str, object] = {}
+        """What that was when nothing of the user waited for a vector, so that asking again need not open them all."""
 
     @property
     def dimension(self) -> int:
@@ -122,7 +124,7 @@ class EdgeStorage:
         return [outcomes[i] for i in range(len(incoming))]
 
     def _wrote(self, replica: Replica, changes: int, *, removed_words: bool = False) -> None:
-        self._settled.discard(replica.user_id)
+        self._written[replica.user_id] = object()
         replica.wrote(changes, removed_words=removed_words)
         self._maintenance.wake()
 
@@ -166,22 +168,22 @@ class EdgeStorage:
         found: list[Pending] = []
         start, position = after or ("", "")
         for user_id in self._users.known(damaged=self._report):
-            if user_id < start or user_id in self._settled or len(found) >= limit:
+            written = self._written.get(user_id)
+            if user_id < start or self._settled.get(user_id, self) is written or len(found) >= limit:
                 continue
             try:
-                found += self._pending_of(user_id, limit - len(found), position if user_id == start else None)
+                from_id = position if user_id == start else None
+                here = self._pending_of(user_id, limit - len(found), from_id)
+                if not here and from_id is None:
+                    self._settled[user_id] = written  # unless it was written to while we looked
+                found += here
             except StoreError as error:
                 self._report(error)
         return found
 
     def _pending_of(self, user_id: str, limit: int, position: str | None) -> list[Pending]:
-        if position is None:
-            self._settled.add(user_id)  # before looking: a write that comes meanwhile takes it out again
         with self._reading(user_id) as (_, connection):
-            found = [] if connection is None else models.pending(connection, user_id, limit, after=position)
-        if found:
-            self._settled.discard(user_id)
-        return found
+            return [] if connection is None else models.pending(connection, user_id, limit, after=position)
 
     @staticmethod
     def _report(error: StoreError) -> None:

@@ -24,9 +24,7 @@ def adopt(connection: Db, model: str, dimension: int) -> bool:
         return False
     connection.execute("DELETE FROM memory_vectors")
     connection.execute(
-        "INSERT INTO memory_vectors SELECT number, embedding FROM staged_vectors"
-        " WHERE model = ? AND length(embedding) = ?",
-        (model, 4 * dimension),
+        "INSERT INTO memory_vectors SELECT number, embedding FROM staged_vectors WHERE model = ?", (model,)
     )
     connection.execute("DELETE FROM staged_vectors")
     connection.execute("UPDATE memories SET embedding_due = number NOT IN (SELECT number FROM memory_vectors)")

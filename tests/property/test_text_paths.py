@@ -61,6 +61,7 @@ def test_there_are_no_marks_and_no_unspaced_scripts_where_none_are_looked_for() 
     characters = [chr(code) for code in range(sys.maxunicode + 1)]
     marks = [c for c in characters if unicodedata.category(c)[0] == "M"]
     assert min(marks) >= "\u0300"
+    assert all(tokens._pieces(f"q{mark}q") == pieces_the_long_way(f"q{mark}q") for mark in marks)
     unspaced = [c for c in characters if tokens._UNSPACED_START.match(c)]
     assert all(tokens._is_unspaced(c) for c in unspaced)
     assert min(unspaced) >= "\u0e00"

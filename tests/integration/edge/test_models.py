@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,13 +17,15 @@ from edge import reembedding
 from edge.directory import folder_name
 from edge.reembedding import reembed
 from edge.replica import Replica
+from edge.sqlite import models
 from memory.core.errors import EmbeddingInvalid, EmbeddingUnavailable
 from memory.core.ports import Vectors
 from memory.embedding.hashing import HashingEmbedder
 from memory.engine.provider import StorageProvider
+from memory.engine.storage import Pending
 from memory.testing.base import everything
 from tests.plain_index import PlainFactory, plain_index
-from tests.replicas import engine_index, findings, open_replica, settle
+from tests.replicas import engine_index, findings, open_replica, settle, storage_of
 
 USERS = ("u0", "u1", "u2")
 
@@ -180,6 +183,55 @@ def test_memories_that_wait_for_a_vector_get_one_of_the_new_model(path: Path, fa
     with opened(path, Model("B"), factory) as store:
         assert store.stats().pending_embeddings == 0
         assert finds(store, "waits", "u1")
+
+
+def test_what_waits_is_embedded_on_demand_even_while_somebody_else_is_looking(
+    path: Path, factory: PlainFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, go_on = threading.Event(), threading.Event()
+    as_it_is = models.pending
+
+    def slowly(*args: Any, **more: Any) -> list[Pending]:
+        if threading.current_thread() is not threading.main_thread():
+            looking.set()
+            go_on.wait(60)
+        return as_it_is(*args, **more)
+
+    with opened(path, Model("A", fail_after=0), factory) as store:
+        store.add_memory("waits", user_id="u0")
+    monkeypatch.setattr("edge.storage.models.pending", slowly)
+    with opened(path, Model("A"), factory) as store:
+        assert looking.wait(60), "the background looks for what waits as soon as a provider is open"
+        assert store.embed_pending() == 1
+        assert store.stats().pending_embeddings == 0
+        go_on.set()
+
+
+def test_a_user_written_to_is_looked_at_again(path: Path, factory: PlainFactory) -> None:
+    with opened(path, Model("A"), factory, defer_embedding=True) as store:
+        store._backlog.stop()
+        storage = storage_of(store)
+        assert storage.pending(10, after=None) == []
+        added = store.add_memory("waits", user_id="u1")
+        assert [item.memory_id for item in storage.pending(10, after=None)] == [added.memory_id]
+        assert [item.memory_id for item in storage.pending(10, after=None)] == [added.memory_id]
+        assert storage.pending(10, after=("u1", added.memory_id)) == []
+        assert [item.memory_id for item in storage.pending(10, after=None)] == [added.memory_id]
+
+
+def test_a_user_that_could_not_be_looked_at_is_looked_at_again(
+    path: Path, factory: PlainFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any, **__: Any) -> list[Pending]:
+        raise memory.StoreBusy
+
+    with opened(path, Model("A"), factory, defer_embedding=True) as store:
+        store._backlog.stop()
+        added = store.add_memory("waits", user_id="u1")
+        with monkeypatch.context() as patched:
+            patched.setattr("edge.storage.models.pending", busy)
+            assert storage_of(store).pending(10, after=None) == []
+        assert [item.memory_id for item in storage_of(store).pending(10, after=None)] == [added.memory_id]
 
 
 def test_a_change_that_ends_between_two_users_is_completed_by_whoever_opens(
