@@ -66,7 +66,7 @@ def claim(path: Path, *, create: bool) -> Path:
         is not safe.
     """
     with directory_errors(path):
-        root = path.expanduser().resolve()
+        root = _absolute(path)
         if root.exists() and not root.is_dir():
             raise ConfigError(f"{root}: is not a directory", hint=_NAME_ANOTHER)
         if not create and not (root / USERS).is_dir():
@@ -87,6 +87,13 @@ def claim(path: Path, *, create: bool) -> Path:
             number = errno.EROFS if os.statvfs(root).f_flag & os.ST_RDONLY else errno.EACCES
             raise OSError(number, os.strerror(number), str(root))
     return root
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().resolve()
+    except (ValueError, RuntimeError) as error:  # a NUL in the path; an unknown account, a loop of links
+        raise ConfigError(f"{str(path)!r:.80}: is not a path ({error})", hint=_NAME_ANOTHER) from error
 
 
 def read_description(root: Path) -> Description | None:
@@ -185,8 +192,6 @@ def directory_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         kind, hint = _BY_ERRNO.get(error.errno or 0, (StoreUnavailable, "check the disk and the path"))
         raise kind(f"{error.filename or path}: {error.strerror or error}", hint=hint) from error
-    except (ValueError, RuntimeError) as error:  # a NUL in the path; an unknown account, a loop of links
-        raise ConfigError(f"{str(path)!r:.80}: is not a path ({error})", hint=_NAME_ANOTHER) from error
 
 
 _NAME_ANOTHER: Final = "name a directory, new or of a replica"

@@ -1,7 +1,7 @@
 """Finds contradictions in a replica, and mends those that have one right answer.
 
-It owns the directory meanwhile, so it does not run beside a program that has the replica open. ``examine`` changes
-nothing but the queue of the vector index.
+It owns the directory meanwhile, so it does not run beside a program that has the replica open. Like every opening,
+``examine`` may upgrade files and bring the indexes up to date; it changes no memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from edge.directory import Description, folder_name
 from edge.home import Home
-from edge.replica import Kit, Replica, model_of, owner_of, user_folders
+from edge.replica import Kit, Replica, model_of, new_writer, owner_of, user_folders
 from edge.sqlite.checks import CHECKS, Check
 from edge.sqlite.migrations import Schema
 from edge.sqlite.points import right_vectors
@@ -86,6 +86,7 @@ class Doctor:
                 schema=Schema(),
                 factory=index(description.replica),
                 synchronous="full",
+                writer=new_writer(),
                 step=no_step,
                 copied=self._home.renew_identity,
             )

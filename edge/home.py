@@ -63,8 +63,9 @@ class Home:
         """
         with directory_errors(self.root):
             found = read_description(self.root)
-            recorded = None if found is None else (found.model, found.dimension)
-            dimension = known_dimension(embedder, recorded)
+        recorded = None if found is None else (found.model, found.dimension)
+        dimension = known_dimension(embedder, recorded)  # its own errors stay what they are
+        with directory_errors(self.root):
             if found is None:
                 described = new_description(self.root, model=embedder.name, dimension=dimension)
             else:
@@ -85,10 +86,13 @@ class Home:
         """
         with directory_errors(self.root):
             found = read_description(self.root)
-        if found is None:
-            raise ConfigError(f"{self.root}: holds no replica", hint="name the directory of one")
-        self._description = found
-        return found
+            if found is None:
+                raise ConfigError(f"{self.root}: holds no replica", hint="name the directory of one")
+            described = with_own_identity(self.root, found)
+            if described != found:  # a copy must not reach for what is the original's, like its collection in Qdrant
+                write_description(self.root, described)
+        self._description = described
+        return described
 
     def describe_anew(self, model: str, dimension: int) -> Description:
         """Replace a lost description: the directory goes on as a history of its own."""
@@ -114,7 +118,8 @@ class Home:
         with self._lock:
             logger.warning("%s: a user's file is a copy: exports since earlier ones have to begin anew", self.root)
             fresh = new_description(self.root, model=self.description.model, dimension=self.description.dimension)
-            write_description(self.root, fresh)
+            with directory_errors(self.root):
+                write_description(self.root, fresh)
             self._description = fresh
 
     def change_model(self, model: str, dimension: int) -> None:

@@ -60,10 +60,12 @@ class Indexer:
         if index is None:
             return None
         try:
-            return index.search(vector, limit, where)
+            hits = index.search(vector, limit, where)
         except (VectorIndexUnavailable, VectorIndexDamaged) as error:
             self._lose(index, error)
             return None
+        # Of an index that was lost meanwhile the answer may be short, which must not pass for all there is.
+        return hits if index is self._index else None
 
     def drain(self) -> bool:
         """Carry out what is queued, as far as the index answers; returns whether nothing is left."""
@@ -216,4 +218,5 @@ class Indexer:
             return False
         with self._database.write() as connection:
             work_done(connection, work)
+        self._silent = False
         return True

@@ -34,6 +34,10 @@ class Maintenance:
         """End after the visit under way. Idempotent."""
         self._worker.stop()
 
+    def catch_up(self, replica: Replica) -> None:
+        """Bring one user's indexes up to date, in this thread; what fails is tried again later."""
+        self._attempt(Replica.drain, replica)
+
     def drain_all(self) -> None:
         """Bring the indexes of all open users up to date, in this thread."""
         self._visit(Replica.drain)
@@ -49,11 +53,17 @@ class Maintenance:
             self.tidy_all()
 
     def _visit(self, work: Callable[[Replica], None]) -> None:
-        """One user's trouble must not keep the others waiting."""
         for user_id in self._users.now_open():
-            with self._users.lease(user_id) as replica:
-                try:
-                    if replica is not None:
-                        work(replica)
-                except StoreError as error:
-                    logger.warning("maintenance of a replica failed, and is tried again: %s", error)
+            with self._users.lease_open(user_id) as replica:
+                if replica is not None:
+                    self._attempt(work, replica)
+
+    @staticmethod
+    def _attempt(work: Callable[[Replica], None], replica: Replica) -> None:
+        """One user's trouble must not keep the others waiting."""
+        try:
+            work(replica)
+        except StoreError as error:
+            logger.warning("maintenance of a replica failed, and is tried again: %s", error)
+        except Exception:
+            logger.exception("maintenance of a replica failed, and is tried again")

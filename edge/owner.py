@@ -31,13 +31,13 @@ class Owner:
         self._descriptor: int | None = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
         except BlockingIOError as error:
             raise _in_use(root, self._descriptor) from error
         except BaseException:
             self.release()
             raise
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
         _forget_in_children(self)
 
     def release(self) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from edge.directory import Description
 from edge.home import Home
-from edge.replica import Kit, Replica
+from edge.replica import Kit, Replica, new_writer
 from edge.sqlite import models
 from edge.sqlite.migrations import Schema
 from edge.steps import no_step
@@ -90,8 +90,15 @@ def _each(
     home: Home, description: Description, index: Callable[[str], IndexFactory], work: Callable[[Replica], int]
 ) -> int:
     """Visit every user under a description; returns the sum."""
-    factory = index(description.replica)
-    kit = Kit(schema=Schema(), factory=factory, synchronous="full", step=no_step, copied=home.renew_identity)
+    factory = index(home.description.replica)
+    kit = Kit(
+        schema=Schema(),
+        factory=factory,
+        synchronous="full",
+        writer=new_writer(),
+        step=no_step,
+        copied=home.renew_identity,
+    )
     users = Users(home.users, kit, description, max_open=1)
     total = 0
     try:

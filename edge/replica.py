@@ -39,6 +39,8 @@ OWNER_FILE: Final = "user.txt"
 KEEP_COPIES_SECONDS: Final = 30 * 86_400
 LARGE_WAL_BYTES: Final = 64 * 1024 * 1024
 """Worth a warning."""
+DRAIN_AT_CLOSE: Final = 100
+"""Queued changes that are carried out before a file is closed."""
 BACKLOG_LIMIT: Final = 2_000
 """Queued changes at which whoever writes carries them out before going on: searches read them one by one."""
 
@@ -50,6 +52,9 @@ class Kit:
     schema: Schema
     factory: IndexFactory
     synchronous: str
+    writer: str
+    """Names this opening of the directory in stamps and counts. Drawn at random and never stored, so that a copy
+    cannot write under the same name."""
     step: Step
     """Called with the name of each durable step when it is done; tests end the process there."""
     copied: Callable[[], None]
@@ -66,31 +71,30 @@ class Replica:
             IntegrityFailure: it is another user's, damaged, or copied in part. SchemaMismatch: it is newer than
             this program.
         """
-        self.user_id, self._folder = user_id, folder
-        self._kit = kit
+        self.user_id, self._folder, self._kit = user_id, folder, kit
         path = folder / DATABASE_FILE
-        unclean = _require_complete(folder, path)
-        kit.schema.prepare(path)
+        with directory_errors(folder):
+            _require_complete(folder, path)
+            kit.schema.prepare(path)
         self.database = Database(path, synchronous=kit.synchronous, step=kit.step)
         try:
-            self._adopt(description)
             with directory_errors(folder):
+                self._adopt(description)
                 sync_directory(folder)  # the log is there to stay before the mark says that it must be
                 (folder / IN_USE).touch()
                 kit.step("marked as in use")
                 _drop_old_copies(folder)
+            with self.database.read() as connection:
+                backlog = todo.backlog(connection)
         except BaseException:
             self.database.close()
             raise
         place = Place(user_id=user_id, folder=folder, model=description.model, dimension=description.dimension)
         self.indexer = Indexer(self.database, kit.factory, place, kit.step)
         self.columns = Columns()
-        # Drawn at each opening and never stored: a copy of the folder cannot write under the same name.
-        self.author = Author(user_id, secrets.token_hex(8))
-        self._words_removed = unclean
-        self._queued = 0
-        with self.database.read() as connection:
-            self._behind = todo.backlog(connection) != todo.Backlog(0, 0)
+        self.author = Author(user_id, kit.writer)
+        self._queued = max(backlog.words, backlog.vectors)
+        self._behind = self._queued > 0
 
     def _adopt(self, description: Description) -> None:
         with self.database.write() as connection:
@@ -102,26 +106,23 @@ class Replica:
                 )
             if models.adopt(connection, description.model, description.dimension):
                 logger.info("%s: vectors are now of %s", self._folder.name, description.model)
+            # Revisions follow the clock from opening to opening: a file that was put back, or made again, goes on
+            # above all it has ever given out, so that no export since then can miss what it writes.
+            connection.execute("UPDATE replica SET rev = max(rev, ?)", (time.time_ns() // 1_000,))
             here = origin_of(self.database.path)
             if origin != here:
                 connection.execute("UPDATE replica SET origin = ?", (here,))
                 if origin is not None:
                     self._kit.copied()  # before the commit: a crash in between must not hide it
 
-    def wrote(self, changes: int, *, removed_words: bool = False) -> None:
-        """Note committed changes; carries out what is queued when it has become too much for searches."""
+    def wrote(self, changes: int) -> bool:
+        """Note committed changes; returns whether too much is queued for searches to read it one by one."""
         self._queued += changes
-        self._words_removed = self._words_removed or removed_words
-        if self._queued >= BACKLOG_LIMIT:
-            try:
-                self.drain()
-            except StoreError as error:  # the changes themselves are committed: whoever made them has succeeded
-                self._behind = True
-                logger.warning("%s: the indexes could not follow yet: %s", self._folder.name, error)
+        return self._queued >= BACKLOG_LIMIT
 
     def drain(self) -> None:
         """Bring both indexes up to date, as far as they answer."""
-        self._queued = 0
+        self._queued, self._behind = 0, True
         self._behind = not self.indexer.drain()
 
     @property
@@ -131,22 +132,20 @@ class Replica:
 
     def tidy(self) -> None:
         """Remove what deleted memories have left in the files, and cut the log."""
-        if self._words_removed:
-            self._remove_traces()
+        if self._remove_traces():
             self.indexer.compact()
         if not self.database.checkpoint():
             size = self.database.wal_bytes()
             level = logging.WARNING if size > LARGE_WAL_BYTES else logging.INFO
             logger.log(level, "%s: the log, %d bytes, cannot be cut while a reader is open", self._folder.name, size)
 
-    def _remove_traces(self) -> None:
-        try:
-            with self.database.write() as connection:
-                self._words_removed = False  # inside: what is removed from now on waits for the next time
-                todo.remove_traces_of_words(connection)
-        except BaseException:
-            self._words_removed = True
-            raise
+    def _remove_traces(self) -> bool:
+        with self.database.read() as connection:
+            if not todo.has_traces_of_words(connection):
+                return False
+        with self.database.write() as connection:
+            todo.remove_traces_of_words(connection)
+        return True
 
     def size(self) -> int:
         """Bytes that the files of the folder take on disk."""
@@ -161,16 +160,23 @@ class Replica:
 
         What cannot be done any more is logged: whoever closes a replica could do nothing about it.
         """
+        if self._queued >= DRAIN_AT_CLOSE:  # programs that live shortly would leave ever more to read one by one
+            self._drain_at_last()
         self.indexer.close()
         try:
             self._leave_clean()
         finally:
             self.database.close()
 
+    def _drain_at_last(self) -> None:
+        try:
+            self.drain()
+        except StoreError as error:
+            logger.warning("%s: the indexes could not follow: %s", self._folder.name, error)
+
     def _leave_clean(self) -> None:
         try:
-            if self._words_removed:
-                self._remove_traces()
+            self._remove_traces()
         except StoreError as error:
             logger.warning("%s: words of deleted memories stay in the file: %s", self._folder.name, error)
         try:
@@ -179,6 +185,11 @@ class Replica:
         except StoreError as error:
             logger.warning("%s: still looks as if it were in use: %s", self._folder.name, error)
         self._kit.step("mark removed")
+
+
+def new_writer() -> str:
+    """A name to write under: 64 random bits."""
+    return secrets.token_hex(8)
 
 
 def create_folder(users: Path, user_id: str, kit: Kit, description: Description) -> Path:
@@ -192,8 +203,8 @@ def create_folder(users: Path, user_id: str, kit: Kit, description: Description)
         path.write_bytes(kit.schema.blank)
         with translated(path), closing(connect(path)) as connection:
             connection.execute(
-                "INSERT INTO replica (user_id, rev, hlc_ms, hlc_counter, numbers, words_upto, points_upto, origin,"
-                " model, dimension) VALUES (?, 0, 0, 0, 0, 0, 0, ?, ?, ?)",
+                "INSERT INTO replica (user_id, rev, hlc_ms, hlc_counter, numbers, words_upto, points_upto,"
+                " words_removed, origin, model, dimension) VALUES (?, 0, 0, 0, 0, 0, 0, 0, ?, ?, ?)",
                 (user_id, origin_of(path), description.model, description.dimension),
             )
         write_whole(building / OWNER_FILE, user_id.encode())
@@ -226,7 +237,8 @@ def owner_of(folder: Path) -> str:
 
 def user_folders(users: Path) -> list[Path]:
     """The folders of all users."""
-    return sorted(folder for folder in users.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    with directory_errors(users):
+        return sorted(folder for folder in users.iterdir() if folder.is_dir() and not folder.name.startswith("."))
 
 
 def holds_memories(folder: Path) -> bool:
@@ -245,35 +257,35 @@ def model_of(folder: Path) -> tuple[str, int]:
 def revision_of(folder: Path, schema: Schema) -> str:
     """The schema's revision of a user's file, not open."""
     path = folder / DATABASE_FILE
-    _require_complete(folder, path)
+    with directory_errors(folder):
+        _require_complete(folder, path)
     return schema.revision(path) or "none"
 
 
 def _asked(folder: Path, question: str) -> Any:
     path = folder / DATABASE_FILE
-    _require_complete(folder, path)
+    with directory_errors(folder):
+        _require_complete(folder, path)
     with translated(path), closing(connect(path)) as connection:
         return connection.execute(question).fetchone()
 
 
-def _require_complete(folder: Path, path: Path) -> bool:
-    """Notice a folder that was copied in part; returns whether the last to have it open did not close it."""
+def _require_complete(folder: Path, path: Path) -> None:
+    """Notice a folder that was copied in part."""
     if not path.is_file():
         raise _incomplete(folder, f"{DATABASE_FILE} is missing")
-    unclean = (folder / IN_USE).exists()
-    if unclean:
+    if (folder / IN_USE).exists():
         if not wal_path(path).exists():
-            raise _incomplete(folder, f"{wal_path(path).name} is missing, and with it the latest changes")
+            raise _incomplete(folder, f"{wal_path(path).name} is missing, and with it perhaps the latest changes")
         # From here on the log may go into the file at any time.
         (folder / IN_USE).unlink()
-    return unclean
 
 
 def _incomplete(folder: Path, what: str) -> IntegrityFailure:
     return IntegrityFailure(
         f"{folder}: {what}: it was copied in part, or damaged",
         hint="copy the folder again whole while no program has it open; to go on with what is there, delete the file"
-        f" {IN_USE!r} in it, or the folder",
+        f" {IN_USE!r} in it, or the folder (the sqlite3 shell removes the log of a crashed program, and loses nothing)",
     )
 
 

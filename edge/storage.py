@@ -88,7 +88,7 @@ class EdgeStorage:
                     expected_version=expected_version,
                     now=self._clock.now(),
                 )
-            self._wrote(replica, 1, removed_words=text is not None)
+            self._wrote(replica, 1)
         return stored
 
     def delete(self, user_id: str, memory_id: str) -> None:
@@ -98,18 +98,29 @@ class EdgeStorage:
                 raise NotFound(memory_id=memory_id)
             with replica.database.write() as connection:
                 writing.delete(connection, replica.author, memory_id, now=self._clock.now())
-            self._wrote(replica, 1, removed_words=True)
+            self._wrote(replica, 1)
 
     def touch(self, touches: Sequence[Touch]) -> None:
-        """See ``Storage``."""
+        """See ``Storage``. A transaction for each user; whose fails keeps nobody else's from being written."""
         by_user: dict[str, list[Touch]] = {}
         for item in touches:
             by_user.setdefault(item.user_id, []).append(item)
+        failed: list[tuple[StoreError, list[Touch]]] = []
         for user_id, mine in by_user.items():
-            with self._users.lease(user_id) as replica:
-                if replica is not None:
-                    with replica.database.write() as connection:
-                        writing.touch(connection, replica.author, mine)
+            try:
+                self._touch_one(user_id, mine)
+            except StoreError as error:
+                failed.append((error, mine))
+        if failed:
+            first = failed[0][0]
+            first.fields["unwritten"] = [item for _, mine in failed for item in mine]
+            raise first
+
+    def _touch_one(self, user_id: str, touches: Sequence[Touch]) -> None:
+        with self._users.lease(user_id) as replica:
+            if replica is not None:
+                with replica.database.write() as connection:
+                    writing.touch(connection, replica.author, touches)
 
     def merge(self, incoming: Sequence[Incoming]) -> list[Outcome]:
         """See ``Storage``. A transaction for each user: users are files of their own."""
@@ -120,13 +131,15 @@ class EdgeStorage:
                 with replica.database.write() as connection:
                     found = Merging(connection, replica.author).run(list(mine.values()))
                 outcomes |= zip(mine, found, strict=True)
-                self._wrote(replica, len(mine), removed_words=any(item.verdict == "merged" for item in found))
+                self._wrote(replica, len(mine))
         return [outcomes[i] for i in range(len(incoming))]
 
-    def _wrote(self, replica: Replica, changes: int, *, removed_words: bool = False) -> None:
+    def _wrote(self, replica: Replica, changes: int) -> None:
+        """After a commit: nothing that goes wrong here may make the verb fail."""
         self._written[replica.user_id] = object()
-        replica.wrote(changes, removed_words=removed_words)
         self._maintenance.wake()
+        if replica.wrote(changes):
+            self._maintenance.catch_up(replica)
 
     # -- reading
 
@@ -148,6 +161,8 @@ class EdgeStorage:
         with self._users.lease(user_id) as replica:
             if replica is None:
                 return []
+            if replica.is_behind:
+                self._maintenance.wake()
             search = replica.indexer.searcher()  # before the view begins, see there
             with replica.database.read() as connection:
                 return find_candidates(connection, replica.columns.current(connection), search, query, where)

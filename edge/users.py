@@ -31,23 +31,35 @@ class Users:
         remove_unfinished(folders)
 
     @contextmanager
-    def lease(self, user_id: str, *, create: bool = False) -> Iterator[Replica | None]:
-        """A user's replica, kept open for the block; None if there is none and none should be made."""
-        lent = self._take(user_id, create=create)
-        if lent is None:
-            yield None
-            return
-        try:
-            yield lent.replica
-        finally:
-            self._give_back(lent)
+    def lease(self, user_id: str) -> Iterator[Replica | None]:
+        """A user's replica, kept open for the block; None if there is none."""
+        with self._lent(self._take(user_id, create=False)) as replica:
+            yield replica
+
+    @contextmanager
+    def lease_open(self, user_id: str) -> Iterator[Replica | None]:
+        """A user's replica if it is open anyway."""
+        with self._lock:
+            lent = self._take(user_id, create=False) if user_id in self._open else None
+        with self._lent(lent) as replica:
+            yield replica
 
     @contextmanager
     def writing(self, user_id: str) -> Iterator[Replica]:
         """A user's replica, made if there is none."""
         lent = self._take(user_id, create=True)
         if lent is None:
-            raise AssertionError("a lease that creates has a replica")
+            raise AssertionError("what is made if it is not there, is there")
+        try:
+            yield lent.replica
+        finally:
+            self._give_back(lent)
+
+    @contextmanager
+    def _lent(self, lent: _Lent | None) -> Iterator[Replica | None]:
+        if lent is None:
+            yield None
+            return
         try:
             yield lent.replica
         finally:

@@ -21,6 +21,7 @@ STATEMENTS = (
         numbers INTEGER NOT NULL,
         words_upto INTEGER NOT NULL,
         points_upto INTEGER NOT NULL,
+        words_removed BOOLEAN NOT NULL,
         origin TEXT,
         model TEXT NOT NULL,
         dimension INTEGER NOT NULL

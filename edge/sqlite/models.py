@@ -28,7 +28,7 @@ def adopt(connection: Db, model: str, dimension: int) -> bool:
     )
     connection.execute("DELETE FROM staged_vectors")
     connection.execute("UPDATE memories SET embedding_due = number NOT IN (SELECT number FROM memory_vectors)")
-    connection.execute("UPDATE replica SET model = ?, dimension = ?", (model, dimension))
+    connection.execute("UPDATE replica SET model = ?, dimension = ?, points_upto = 0", (model, dimension))
     return True
 
 

@@ -24,6 +24,8 @@ def fetch(connection: Db, memory_ids: Sequence[str]) -> dict[str, Stored]:
 def list_page(connection: Db, view: View, given: Filter, *, limit: int, before: tuple[int, str] | None) -> list[Stored]:
     """See ``Storage.list_page``. The columns say which memories come next; only their rows are read."""
     numbers = np.flatnonzero(selected(connection, view, given))
+    # The columns may be ahead of this view of the file: what is newer must not take the place of what is in it.
+    numbers = numbers[numbers <= connection.execute("SELECT numbers FROM replica").fetchone()[0]]
     if before is not None:
         created_at, memory_id = before
         created = view.created_at[numbers]

@@ -138,6 +138,7 @@ class ReplicaRow(Edge, table=True):
     """The one row about the whole file: whose it is, its revision and clock, where it lay, its model.
 
     ``numbers`` is the highest number given out; the indexes hold new memories up to their ``_upto``.
+    ``words_removed``: the index of words may still hold words of memories that are gone.
     """
 
     __tablename__ = "replica"
@@ -148,6 +149,7 @@ class ReplicaRow(Edge, table=True):
     numbers: int = Field(sa_type=Integer())
     words_upto: int = Field(sa_type=Integer())
     points_upto: int = Field(sa_type=Integer())
+    words_removed: bool = Field(sa_type=Boolean())
     origin: str | None = Field(default=None, sa_type=Text())
     model: str = Field(sa_type=ORDERED_TEXT)
     dimension: int = Field(sa_type=Integer())

@@ -67,6 +67,7 @@ def unindex_words(connection: Db, memory_id: str, number: int) -> None:
         " AND NOT EXISTS (SELECT 1 FROM index_todo t WHERE t.memory_id = ? AND t.words)",
         (number, memory_id),
     )
+    connection.execute("UPDATE replica SET words_removed = 1")
 
 
 def index_words(connection: Db, limit: int) -> int:
@@ -104,3 +105,9 @@ def backlog(connection: Db) -> Backlog:
 def remove_traces_of_words(connection: Db) -> None:
     """Rewrite the index of words, so that no word of a deleted memory stays in the file."""
     connection.execute("INSERT INTO memory_terms (memory_terms) VALUES ('optimize')")
+    connection.execute("UPDATE replica SET words_removed = 0")
+
+
+def has_traces_of_words(connection: Db) -> bool:
+    """Whether ``remove_traces_of_words`` has something to do."""
+    return bool(connection.execute("SELECT words_removed FROM replica").fetchone()[0])

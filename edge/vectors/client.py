@@ -333,6 +333,7 @@ class _ServerIndex(_Index):
     def __init__(self, collection: _Collection, place: Place) -> None:
         super().__init__(collection, place)
         self._mine = equals(USER, place.user_id)
+        self._ours = equals(MODEL, place.model)
         self._generation = collection.generation
 
     def count_strange(self) -> int:
@@ -345,7 +346,7 @@ class _ServerIndex(_Index):
         return str(uuid.uuid5(uuid.UUID(memory_id), self._place.user_id))
 
     def _filter(self, *conditions: models.Condition) -> models.Filter:
-        return models.Filter(must=[self._mine, *conditions])
+        return models.Filter(must=[self._mine, self._ours, *conditions])
 
     def _selector(self, point_ids: list[str]) -> models.FilterSelector:
         return models.FilterSelector(filter=self._filter(models.HasIdCondition(has_id=list(point_ids))))

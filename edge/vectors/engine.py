@@ -73,7 +73,7 @@ class EdgeEngineFactory:
 
 
 class EdgeEngineIndex:
-    """A self._shard. See the port."""
+    """A shard. See the port."""
 
     def __init__(self, shard: engine.EdgeShard, folder: IndexFolder, place: Place) -> None:
         self._shard, self._folder, self._place = shard, folder, place

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from memory.core.errors import StoreReadOnly
+from memory.core.errors import StoreError, StoreReadOnly
 from memory.engine.storage import Touch
 from memory.engine.worker import PeriodicWorker
 
@@ -56,6 +56,13 @@ class AccessBuffer:
                 # A replica or a frozen database: it answers questions, and cannot note who asked.
                 logger.warning("the database is read-only: accesses are not counted")
                 self._noting = False
+            except StoreError as error:
+                unwritten: Sequence[Touch] | None = error.fields.get("unwritten")
+                if unwritten is not None:
+                    keys = {(item.user_id, item.memory_id) for item in unwritten}
+                    taken = {key: count for key, count in taken.items() if key in keys}
+                self._restore(taken)
+                raise
             except BaseException:
                 self._restore(taken)
                 raise

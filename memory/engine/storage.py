@@ -177,7 +177,11 @@ class Storage(Protocol):
         """
 
     def touch(self, touches: Sequence[Touch]) -> None:
-        """Add to access counts; touches of memories that are gone are dropped."""
+        """Add to access counts; touches of memories that are gone are dropped.
+
+        Raises:
+            StoreError: nothing was written, or all but those in its field ``unwritten``.
+        """
 
     def merge(self, incoming: Sequence[Incoming]) -> list[Outcome]:
         """Join records with what is stored, in one transaction; outcome i belongs to record i."""

@@ -29,8 +29,9 @@ class PeriodicWorker:
             if self._stopping:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
         if at_once:
             self._wake.set()
 

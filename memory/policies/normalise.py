@@ -26,7 +26,7 @@ def clean_text(value: object, field: str, *, max_bytes: int) -> str:
     """A string that every store can hold."""
     if not isinstance(value, str):
         raise InvalidValue(field, f"must be a string, not {type(value).__name__}")
-    text = value
+    text = value if type(value) is str else str.__str__(value)  # of an enumeration, its plain text
     if _UNSTORABLE.search(value):
         text = _UNSTORABLE.sub(lambda match: "" if match[0] == "\x00" else "\ufffd", value)
     size = len(text) if text.isascii() else len(text.encode())

@@ -28,7 +28,6 @@ from memory.postgres.embedded import EmbeddedServer
         ("no scheme at all", memory.ConfigError),
         ("postgresql://localhost:notaport/x", memory.StoreUnavailable),
         ("postgresql:///x?nonsense=1", memory.UsageError),
-        ("edge:///tmp/x", memory.Unsupported),
         ("https://memory.example.org", memory.Unsupported),
     ],
 )

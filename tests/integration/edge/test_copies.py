@@ -226,8 +226,6 @@ def test_a_copy_and_its_original_go_on_independently_and_come_together_again(rep
         theirs.update_memory(item.memory_id, user_id="u", importance=0.1)
         ours.add_memory("added here", user_id="u")
         theirs.add_memory("added there", user_id="u")
-        versions = [[one.version for one in everything(store, "u")] for store in (ours, theirs)]
-        assert versions[0] == versions[1], "the revisions are the same, so only the epochs tell the histories apart"
         for source, target in ((theirs, ours), (ours, theirs)):
             exported = io.BytesIO()
             source.export_memories(exported)
