@@ -92,7 +92,7 @@ class Replica:
         place = Place(user_id=user_id, folder=folder, model=description.model, dimension=description.dimension)
         self.indexer = Indexer(self.database, kit.factory, place, kit.step)
         self.columns = Columns()
-        self.author = Author(user_id, kit.writer)
+        self.author = Author(user_id, kit.writer, floor=time.time_ns() // 1_000)
         self._queued = max(backlog.words, backlog.vectors)
         self._behind = self._queued > 0
 
@@ -106,9 +106,6 @@ class Replica:
                 )
             if models.adopt(connection, description.model, description.dimension):
                 logger.info("%s: vectors are now of %s", self._folder.name, description.model)
-            # Revisions follow the clock from opening to opening: a file that was put back, or made again, goes on
-            # above all it has ever given out, so that no export since then can miss what it writes.
-            connection.execute("UPDATE replica SET rev = max(rev, ?)", (time.time_ns() // 1_000,))
             here = origin_of(self.database.path)
             if origin != here:
                 connection.execute("UPDATE replica SET origin = ?", (here,))

@@ -57,7 +57,7 @@ class Merging:
         return None if row is None else State(deleted=parse_stamp(row[0]))
 
     def _next_rev(self) -> int:
-        self._rev += 1
+        self._rev = max(self._rev, self._author.floor) + 1
         return self._rev
 
     def _create(self, item: Incoming, state: State) -> None:

@@ -41,10 +41,15 @@ encode_json: Final = _encoder.encode
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who writes: the user, and the random name that this opening of the replica writes under."""
+    """Who writes: the user, and the random name that this opening of the replica writes under.
+
+    Revisions start above ``floor``, the time of the opening in microseconds: a file that was put back, or made again,
+    goes on above all it has ever given out, so that no export that continues an earlier one can miss what it writes.
+    """
 
     user_id: str
     writer: str
+    floor: int = 0
 
 
 def read_state(row: Sequence[Any]) -> Stored:

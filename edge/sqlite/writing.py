@@ -46,7 +46,7 @@ class Held(NamedTuple):
 
 # `next_tick` in SQL, held equal by a test: one statement instead of two.
 _DRAW: Final = f"""
-UPDATE replica SET rev = rev + :revs, numbers = numbers + :numbers,
+UPDATE replica SET rev = max(rev, :floor) + :revs, numbers = numbers + :numbers,
     hlc_ms = CASE WHEN :now > hlc_ms THEN :now WHEN hlc_counter < {MAX_COUNTER} THEN hlc_ms ELSE hlc_ms + 1 END,
     hlc_counter = CASE WHEN :now <= hlc_ms AND hlc_counter < {MAX_COUNTER} THEN hlc_counter + 1 ELSE 0 END
 RETURNING rev, numbers, hlc_ms, hlc_counter
@@ -55,7 +55,7 @@ RETURNING rev, numbers, hlc_ms, hlc_counter
 
 def draw(connection: Db, author: Author, *, now: int, revs: int = 1, numbers: int = 0) -> Drawn:
     """Take revisions, numbers for new memories, and one stamp."""
-    row = connection.execute(_DRAW, {"now": now, "revs": revs, "numbers": numbers}).fetchone()
+    row = connection.execute(_DRAW, {"now": now, "revs": revs, "numbers": numbers, "floor": author.floor}).fetchone()
     rev, number, ms, counter = row
     return Drawn(rev, number, Stamp(ms, counter, author.writer))
 
@@ -197,7 +197,9 @@ def touch(connection: Db, author: Author, touches: Sequence[Touch]) -> None:
     kept = [item for item in touches if item.memory_id in alive]
     if not kept:
         return
-    head = connection.execute("UPDATE replica SET rev = rev + ? RETURNING rev", (len(kept),)).fetchone()[0]
+    head = connection.execute(
+        "UPDATE replica SET rev = max(rev, ?) + ? RETURNING rev", (author.floor, len(kept))
+    ).fetchone()[0]
     connection.executemany(
         "INSERT INTO memory_access AS a (user_id, memory_id, writer, count, last_access_at, rev)"
         " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (memory_id, writer) DO UPDATE SET count = a.count + excluded.count,"

@@ -45,8 +45,8 @@ def a_file() -> Iterator[Db]:
         connection.deserialize(BLANK)
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(
-            "INSERT INTO replica (user_id, rev, hlc_ms, hlc_counter, numbers, words_upto, points_upto, model,"
-            " dimension) VALUES ('u', 0, 0, 0, 0, 0, 0, ?, 3)",
+            "INSERT INTO replica (user_id, rev, hlc_ms, hlc_counter, numbers, words_upto, points_upto,"
+            " words_removed, model, dimension) VALUES ('u', 0, 0, 0, 0, 0, 0, 0, ?, 3)",
             (MODEL,),
         )
         yield connection
@@ -70,6 +70,18 @@ def test_the_clock_in_sql_is_the_clock_of_the_core(kept: Db, last: Tick, now: in
     assert drawn.stamp.tick == next_tick(last, now)
     assert (drawn.rev, drawn.number, drawn.stamp.writer) == (7 + revs, 3 + numbers, AUTHOR.writer)
     assert kept.execute("SELECT hlc_ms, hlc_counter FROM replica").fetchone() == next_tick(last, now)
+
+
+@MANY
+@given(rev=st.integers(0, 2**40), floor=st.integers(0, 2**40), count=st.integers(1, 5))
+def test_revisions_are_above_all_that_was_given_out_and_above_the_floor(
+    kept: Db, rev: int, floor: int, count: int
+) -> None:
+    author = Author("u", "5f3a", floor=floor)
+    kept.execute("UPDATE replica SET rev = ?", (rev,))
+    first, second = draw(kept, author, now=1, revs=count), draw(kept, author, now=1)
+    assert first.rev - count == max(rev, floor)
+    assert second.rev == first.rev + 1 == kept.execute("SELECT rev FROM replica").fetchone()[0]
 
 
 def written(value: Any) -> str:

@@ -52,10 +52,13 @@ def test_every_check_says_what_it_means(path: Path, factory: PlainFactory) -> No
 BREACHES: dict[str, tuple[list[str], dict[str, int]]] = {
     "revisions below those given out": (["UPDATE replica SET rev = 1"], {"counters": 1}),
     "revisions below that of an access": (
-        ["UPDATE memory_access SET rev = 1000"],
+        ["UPDATE memory_access SET rev = (SELECT rev + 1 FROM replica)"],
         {"counters": 1},
     ),
-    "revisions below that of a deletion": (["UPDATE memory_tombstones SET rev = 1000"], {"counters": 1}),
+    "revisions below that of a deletion": (
+        ["UPDATE memory_tombstones SET rev = (SELECT rev + 1 FROM replica)"],
+        {"counters": 1},
+    ),
     "numbers below those given out": (["UPDATE replica SET numbers = 1, words_upto = 1"], {"counters": 2, "words": 2}),
     "a number below that of the deleted": (
         ["UPDATE memory_tombstones SET number = 50"],
