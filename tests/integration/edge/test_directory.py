@@ -20,6 +20,7 @@ import memory
 from edge import directory
 from edge.directory import file_system_of
 from edge.sqlite.database import Db
+from memory.testing.base import everything
 from tests.integration.edge.others import elsewhere
 from tests.plain_index import plain_index
 from tests.replicas import findings, open_replica, settle
@@ -362,4 +363,5 @@ def test_a_file_system_without_the_log_of_sqlite_is_refused(tmp_path: Path, monk
             with pytest.raises(memory.Unsupported, match="write-ahead log") as caught:
                 store.add_memory("green tea", user_id="u")
         assert "local disk" in caught.value.hint
-        assert store.add_memory("green tea", user_id="u").version
+        store.add_memory("green tea", user_id="u")
+        assert [item.content for item in everything(store, "u")] == ["green tea"]

@@ -120,7 +120,8 @@ def test_a_stranger_who_is_writing_makes_the_store_busy_and_nothing_is_half_writ
             assert "close what else has this file open" in caught.value.hint
         assert [hit.memory.content for hit in store.recall("tea", user_id="u")] == ["green tea"]
         stranger.close()
-        assert store.update_memory(added.memory_id, user_id="u", content="black tea").version
+        store.update_memory(added.memory_id, user_id="u", content="black tea")
+        assert [item.content for item in everything(store, "u")] == ["black tea"]
     assert findings(tmp_path, index=index) in ({}, {"points": 1})
 
 
@@ -130,7 +131,8 @@ def test_a_stranger_who_is_writing_for_a_moment_is_waited_for(tmp_path: Path) ->
         stranger = Holder(file_of(tmp_path), lock)
         soon = threading.Timer(0.3, stranger.close)
         soon.start()
-        assert store.add_memory("black tea", user_id="u").version
+        store.add_memory("black tea", user_id="u")
+        assert sorted(item.content for item in everything(store, "u")) == ["black tea", "green tea"]
         soon.join()
 
 
@@ -156,7 +158,8 @@ def test_a_full_file_refuses_and_nothing_is_half_written(tmp_path: Path) -> None
         assert [(item.content, item.tags) for item in everything(store, "u")] == [("green tea", ("茶",))]
         assert store.recall("tea", user_id="u")[0].memory.memory_id == added.memory_id
         database_of(store)._writer.execute("PRAGMA max_page_count = 1000000")
-        assert store.add_memory(large, user_id="u").version
+        store.add_memory(large, user_id="u")
+        assert sorted(item.content for item in everything(store, "u")) == sorted([large, "green tea"])
         settle(store)
     assert findings(tmp_path, index=index) == {}
 

@@ -103,7 +103,8 @@ def test_trouble_with_closing_one_user_is_not_anothers(
         store.delete_memory(gone.memory_id, user_id="a")
         with monkeypatch.context() as patched:
             patched.setattr(Replica, "_remove_traces", full)
-            assert store.add_memory("black tea", user_id="b").version
+            store.add_memory("black tea", user_id="b")
+            assert [item.content for item in everything(store, "b")] == ["black tea"]
         assert "words of deleted memories stay" in caplog.text
         assert now_open(store) == ["b"]
         store.add_memory("white tea", user_id="a")
@@ -180,7 +181,8 @@ def test_a_removed_folder_is_a_removed_user(tmp_path: Path) -> None:
         assert store.recall("tea", user_id="u") == []
         assert store.stats().users == 1
         assert len(store.recall("tea", user_id="v")) == 1
-        assert store.add_memory("anew", user_id="u").version
+        store.add_memory("anew", user_id="u")
+        assert [item.content for item in everything(store, "u")] == ["anew"]
     assert findings(tmp_path, index=index) == {}
 
 
