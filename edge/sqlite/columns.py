@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.sqlite.database import Db
-from edge.sqlite.filters import Where, is_narrow, wide
+from edge.sqlite.filters import Where, wide
 from memory.core.model import MemoryType, Status
 from memory.policies.admission import Filter
 
@@ -108,10 +108,9 @@ def selected(connection: Db, view: View, given: Filter) -> Mask:
         mask &= view.created_at >= given.created_from
     if given.created_to is not None:
         mask &= view.created_at < given.created_to
-    if not is_narrow(given):
+    if not given.is_narrow:
         where = Where()
         wide(where, given)
-        # The narrow part is decided: only the rows it leaves are worth reading, unless they are most of all.
         statement = f"SELECT group_concat(m.number, ' ') FROM memories m WHERE {where}"
         numbers = parsed_numbers(connection.execute(statement, where.params).fetchone()[0])
         answer = np.zeros_like(mask)

@@ -34,17 +34,6 @@ class Where:
         return " AND ".join(self.parts) or "1"
 
 
-def is_narrow(given: Filter) -> bool:
-    """Whether the columns in memory answer all of it (``edge.sqlite.columns``)."""
-    return not (
-        given.tags_all
-        or given.tags_any
-        or given.source_session is not None
-        or given.min_importance is not None
-        or given.conditions
-    )
-
-
 def wide(where: Where, given: Filter) -> None:
     """The conditions that the columns in memory do not answer. The metadata come last: they are read by Python."""
     tagged = f"SELECT memory_id FROM memory_tags WHERE tag IN {ONE_OF}"

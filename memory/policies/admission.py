@@ -58,6 +58,17 @@ class Filter:
     min_relevance: float | None = None
     conditions: tuple[Condition, ...] = field(default=())
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it asks for status, type and time only, which storages keep beside the vectors."""
+        return not (
+            self.tags_all
+            or self.tags_any
+            or self.source_session is not None
+            or self.min_importance is not None
+            or self.conditions
+        )
+
 
 def admit_new(item: NewMemory, *, now: int) -> Admitted:
     """Check and normalise a new memory; fills in id, importance and creation time."""

@@ -47,17 +47,6 @@ def narrow(where: Where, alias: str, given: Filter) -> None:
         where.add(f"{alias}.created_at < {{}}", given.created_to)
 
 
-def is_narrow(given: Filter) -> bool:
-    """Whether ``narrow`` says it all."""
-    return not (
-        given.tags_all
-        or given.tags_any
-        or given.source_session is not None
-        or given.min_importance is not None
-        or given.conditions
-    )
-
-
 def wide(where: Where, alias: str, given: Filter) -> None:
     """The conditions that only the memory itself can answer."""
     tagged = (

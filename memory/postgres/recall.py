@@ -15,7 +15,7 @@ from memory.engine.storage import Query
 from memory.policies.admission import Filter
 from memory.policies.ranking import BM25_B, BM25_K1, Candidate
 from memory.postgres.database import Db
-from memory.postgres.filters import Where, is_narrow, narrow, wide
+from memory.postgres.filters import Where, narrow, wide
 from memory.postgres.terms import lexemes, tsquery
 
 LONGEST_COVERED: Final = 512
@@ -96,7 +96,7 @@ def candidates_statement(
     where = Where()
     params: dict[str, Any] = {"user": user_id, "size": query.size}
     parts, sides = [], []
-    simple = is_narrow(given)
+    simple = given.is_narrow
     if not simple:
         parts.append(_SLICE.format(memories=_memories(where, given, complete=True)))
     if query.vector is not None:
