@@ -17,11 +17,9 @@ import numpy as np
 
 from edge.directory import Description, folder_name
 from edge.home import Home
-from edge.replica import Kit, Replica, model_of, new_writer, owner_of, user_folders
+from edge.replica import Kit, Replica, model_of, owner_of, user_folders
 from edge.sqlite.checks import CHECKS, Check
-from edge.sqlite.migrations import Schema
 from edge.sqlite.points import right_vectors
-from edge.steps import no_step
 from edge.users import Users
 from edge.vectors.port import IndexFactory
 from memory.core.errors import IntegrityFailure, StoreError
@@ -82,14 +80,7 @@ class Doctor:
         self._restored = False
         try:
             description = self._described(repair=repair)
-            kit = Kit(
-                schema=Schema(),
-                factory=index(description.replica),
-                synchronous="full",
-                writer=new_writer(),
-                step=no_step,
-                copied=self._home.renew_identity,
-            )
+            kit = Kit(factory=index(description.replica), copied=self._home.renew_identity)
             self._users = Users(self._home.users, kit, description, max_open=1)
         except BaseException:
             self._home.close()

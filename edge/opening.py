@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edge.home import Home
 from edge.maintenance import Maintenance
-from edge.replica import Kit, new_writer
+from edge.replica import Kit
 from edge.sqlite.migrations import Schema
 from edge.steps import Step, no_step
 from edge.storage import EdgeStorage
@@ -63,7 +63,6 @@ def open_storage(
             schema=schema or Schema(),
             factory=factory,
             synchronous=settings.synchronous,
-            writer=new_writer(),
             step=step,
             copied=home.renew_identity,
         )

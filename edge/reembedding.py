@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from edge.directory import Description
 from edge.home import Home
-from edge.replica import Kit, Replica, new_writer
+from edge.replica import Kit, Replica
 from edge.sqlite import models
-from edge.sqlite.migrations import Schema
-from edge.steps import no_step
 from edge.users import Users
 from edge.vectors.port import IndexFactory
 from memory.core.ports import Embedder
-from memory.engine.embedding import checked
+from memory.engine.embedding import BATCH, checked
 
-BATCH: Final = 64
 Progress = Callable[[int, int], None]
 
 
@@ -90,15 +86,7 @@ def _each(
     home: Home, description: Description, index: Callable[[str], IndexFactory], work: Callable[[Replica], int]
 ) -> int:
     """Visit every user under a description; returns the sum."""
-    factory = index(home.description.replica)
-    kit = Kit(
-        schema=Schema(),
-        factory=factory,
-        synchronous="full",
-        writer=new_writer(),
-        step=no_step,
-        copied=home.renew_identity,
-    )
+    kit = Kit(factory=index(home.description.replica), copied=home.renew_identity)
     users = Users(home.users, kit, description, max_open=1)
     total = 0
     try:

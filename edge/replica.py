@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from edge.sqlite.columns import Columns
 from edge.sqlite.database import Database, connect, translated, wal_path
 from edge.sqlite.migrations import Schema
 from edge.sqlite.rows import Author
-from edge.steps import Step
+from edge.steps import Step, no_step
 from edge.vectors.port import IndexFactory, Place
 from memory.core.errors import IntegrityFailure, StoreError
 
@@ -49,16 +49,16 @@ BACKLOG_LIMIT: Final = 2_000
 class Kit:
     """What every replica of a directory is opened with."""
 
-    schema: Schema
     factory: IndexFactory
-    synchronous: str
-    writer: str
-    """Names this opening of the directory in stamps and counts. Drawn at random and never stored, so that a copy
-    cannot write under the same name."""
-    step: Step
-    """Called with the name of each durable step when it is done; tests end the process there."""
     copied: Callable[[], None]
     """Called when a file turns out to be a copy of another."""
+    schema: Schema = field(default_factory=Schema)
+    synchronous: str = "full"
+    writer: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Names this opening of the directory in stamps and counts. Drawn at random and never stored, so that a copy
+    cannot write under the same name."""
+    step: Step = no_step
+    """Called with the name of each durable step when it is done; tests end the process there."""
 
 
 class Replica:
@@ -182,11 +182,6 @@ class Replica:
         except StoreError as error:
             logger.warning("%s: still looks as if it were in use: %s", self._folder.name, error)
         self._kit.step("mark removed")
-
-
-def new_writer() -> str:
-    """A name to write under: 64 random bits."""
-    return secrets.token_hex(8)
 
 
 def create_folder(users: Path, user_id: str, kit: Kit, description: Description) -> Path:
