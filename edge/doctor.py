@@ -18,7 +18,7 @@ import numpy as np
 from edge.directory import Description, folder_name
 from edge.home import Home
 from edge.replica import Kit, Replica, model_of, owner_of, user_folders
-from edge.sqlite.checks import CHECKS, Check
+from edge.sqlite.checks import CHECKS, Check, Rule
 from edge.sqlite.points import right_vectors
 from edge.users import Users
 from edge.vectors.port import IndexFactory
@@ -29,25 +29,20 @@ from memory.engine.diagnosis import Finding, Repaired
 logger = logging.getLogger(__name__)
 TOLERANCE: Final = 1e-5
 """What a vector may differ from the stored one: the index scales it to length 1 again."""
-_FOLDERS: Final = Check(
+_FOLDERS: Final = Rule(
     name="folders",
     meaning="folders of users that cannot be opened",
     remedy="see the log (--debug); copy them again whole, or remove them and import an export or sync",
-    count=lambda _connection, _now: 0,
 )
-_POINTS: Final = Check(
+_POINTS: Final = Rule(
     name="points",
     meaning="points of the vector index that are missing, stale or left over",
     remedy="make them anew from the stored vectors",
-    count=lambda _connection, _now: 0,
 )
-
-
-_SILENT: Final = Check(
+_SILENT: Final = Rule(
     name="index_silent",
     meaning="users whose vector index does not answer; recall compares their vectors one by one",
     remedy="start the Qdrant server, or check qdrant_url",
-    count=lambda _connection, _now: 0,
     informational=True,
 )
 
@@ -59,7 +54,7 @@ class Diagnosis:
     rows: Counter[str] = field(default_factory=Counter)
     users: dict[str, list[str]] = field(default_factory=dict)
 
-    def note(self, check: Check, user_id: str, rows: int) -> None:
+    def note(self, check: Rule, user_id: str, rows: int) -> None:
         """Add a user's."""
         if rows:
             self.rows[check.name] += rows
@@ -95,7 +90,7 @@ class Doctor:
                 meaning=check.meaning,
                 rows=diagnosis.rows[check.name],
                 remedy=check.remedy,
-                repairable=check is _POINTS or check.mend is not None,
+                repairable=_is_repairable(check),
                 informational=check.informational,
             )
             for check in (_FOLDERS, *CHECKS, _POINTS, _SILENT)
@@ -175,6 +170,10 @@ class Doctor:
             wrong = _wrong_points(replica)
             found.note(_POINTS, user_id, wrong or 0)
             found.note(_SILENT, user_id, wrong is None)
+
+
+def _is_repairable(rule: Rule) -> bool:
+    return rule is _POINTS or (isinstance(rule, Check) and rule.mend is not None)
 
 
 def _wrong_points(replica: Replica) -> int | None:

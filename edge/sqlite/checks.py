@@ -23,17 +23,23 @@ _PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A rule about one user's file."""
+class Rule:
+    """What a doctor looks for."""
 
     name: str
     meaning: str
     remedy: str
+    informational: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Rule):
+    """A rule about one user's file."""
+
     count: Callable[[Db, int], int]
     """Breaches, in a read transaction; the second argument is true time in ms UTC."""
     mend: Callable[[Db], None] | None = None
     """In a write transaction."""
-    informational: bool = False
 
 
 # Words
