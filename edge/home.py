@@ -19,12 +19,11 @@ from edge.directory import (
 )
 from edge.owner import Owner
 from edge.replica import holds_memories, user_folders
-from memory.core.errors import ConfigError, ModelMismatch
+from memory.core.errors import ConfigError
 from memory.core.ports import Embedder
-from memory.engine.embedding import known_dimension
+from memory.engine.embedding import known_dimension, other_model
 
 logger = logging.getLogger(__name__)
-REEMBED_COMMAND = "memory db reembed"
 
 
 class Home:
@@ -101,17 +100,8 @@ class Home:
         return self._description
 
     def _refuse_if_used(self, found: Description, embedder: Embedder, dimension: int) -> None:
-        if not any(holds_memories(folder) for folder in user_folders(self.users)):
-            return
-        raise ModelMismatch(
-            f"the replica holds vectors of {found.model!r} ({found.dimension} dimensions),"
-            f" the configured model is {embedder.name!r} ({dimension} dimensions)",
-            hint=f"configure {found.model!r} again, or run `{REEMBED_COMMAND}` to embed everything with the new model",
-            stored=found.model,
-            stored_dimension=found.dimension,
-            configured=embedder.name,
-            configured_dimension=dimension,
-        )
+        if any(holds_memories(folder) for folder in user_folders(self.users)):
+            raise other_model("replica", (found.model, found.dimension), (embedder.name, dimension))
 
     def renew_identity(self) -> None:
         """Begin a new history of revisions: a file of this directory turned out to be a copy of another."""

@@ -12,12 +12,13 @@ from memory.config import MemoryConfig, load_config
 from memory.core.errors import ConfigError, ModelMismatch, Unsupported
 from memory.core.ports import Clock, Embedder
 from memory.embedding.factory import embedder_from, spec_of
+from memory.engine.embedding import REEMBED_COMMAND
 from memory.engine.provider import StorageProvider
 from memory.postgres import migrations
 from memory.postgres.database import Database
 from memory.postgres.embedded import EmbeddedServer, default_directory
 from memory.postgres.epoch import adopt_epoch
-from memory.postgres.models import REEMBED_COMMAND, adopt_model
+from memory.postgres.models import adopt_model
 from memory.postgres.storage import PostgresStorage
 from memory.volatile.storage import VolatileStorage
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memory.core.errors import EmbeddingError, EmbeddingInvalid, EmbeddingUnavailable
+from memory.core.errors import EmbeddingError, EmbeddingInvalid, EmbeddingUnavailable, ModelMismatch
 from memory.core.model import Notice
 from memory.core.ports import Embedder, Vector
 from memory.engine.storage import Pending, Storage
@@ -18,6 +18,7 @@ from memory.engine.worker import PeriodicWorker
 
 logger = logging.getLogger(__name__)
 BATCH = 64
+REEMBED_COMMAND = "memory db reembed"
 RETRY_HINT = "nothing to do: it is found by its words now, and embedded as soon as the model answers"
 
 
@@ -56,6 +57,19 @@ def known_dimension(embedder: Embedder, recorded: tuple[str, int] | None) -> int
             raise
         logger.warning("the embedding service does not answer; opening with the dimension on record")
         return recorded[1]
+
+
+def other_model(holder: str, stored: tuple[str, int], configured: tuple[str, int]) -> ModelMismatch:
+    """The error for a store whose vectors are of another model than the configured one (names and dimensions)."""
+    return ModelMismatch(
+        f"the {holder} holds vectors of {stored[0]!r} ({stored[1]} dimensions),"
+        f" the configured model is {configured[0]!r} ({configured[1]} dimensions)",
+        hint=f"configure {stored[0]!r} again, or run `{REEMBED_COMMAND}` to embed everything with the new model",
+        stored=stored[0],
+        stored_dimension=stored[1],
+        configured=configured[0],
+        configured_dimension=configured[1],
+    )
 
 
 def checked(vectors: object, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -9,13 +9,12 @@ from uuid import UUID
 
 from memory.core.errors import ModelMismatch, Refused
 from memory.core.ports import Embedder, Vector
-from memory.engine.embedding import checked, known_dimension
+from memory.engine.embedding import checked, known_dimension, other_model
 from memory.engine.storage import Pending
 from memory.postgres.database import Database, Db
 from memory.postgres.writing import write_vector
 
 logger = logging.getLogger(__name__)
-REEMBED_COMMAND: Final = "memory db reembed"
 _BATCH: Final = 64
 
 _CURRENT = """SELECT e.model_id, e.name, e.dimension FROM sync_meta s JOIN embedding_models e USING (model_id)"""
@@ -68,15 +67,7 @@ def _refuse_if_used(connection: Db, embedder: Embedder, dimension: int, current:
     connection.execute("LOCK TABLE memories IN SHARE ROW EXCLUSIVE MODE")
     if connection.execute("SELECT FROM memories LIMIT 1").fetchone() is None:
         return
-    raise ModelMismatch(
-        f"the database holds vectors of {current[1]!r} ({current[2]} dimensions),"
-        f" the configured model is {embedder.name!r} ({dimension} dimensions)",
-        hint=f"configure {current[1]!r} again, or run `{REEMBED_COMMAND}` to embed everything with the new model",
-        stored=current[1],
-        stored_dimension=current[2],
-        configured=embedder.name,
-        configured_dimension=dimension,
-    )
+    raise other_model("database", (str(current[1]), int(str(current[2]))), (embedder.name, dimension))
 
 
 def _register(connection: Db, name: str, dimension: int) -> int:
