@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from edge.owner import LOCK_FILE
 from memory.core.errors import (
     ConfigError,
     Error,
@@ -73,7 +74,7 @@ def claim(path: Path, *, create: bool) -> Path:
             raise ConfigError(f"{root}: holds no replica", hint="name the directory of one")
         _refuse_network(root)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        known = {"owner.lock", DESCRIPTION_FILE, USERS}
+        known = {LOCK_FILE, DESCRIPTION_FILE, USERS}
         strange = sorted(
             entry.name for entry in root.iterdir() if entry.name not in known and not entry.name.startswith(".")
         )
@@ -155,8 +156,13 @@ def origin_of(path: Path) -> str:
 
 
 def write_description(root: Path, description: Description) -> None:
-    """Replace the description, whole or not at all."""
-    write_whole(root / DESCRIPTION_FILE, json.dumps(asdict(description), indent=1, ensure_ascii=False).encode())
+    """Replace the description, whole or not at all.
+
+    Raises:
+        StoreFull, StoreDenied, StoreReadOnly, StoreUnavailable: the old one stays.
+    """
+    with directory_errors(root):
+        write_whole(root / DESCRIPTION_FILE, json.dumps(asdict(description), indent=1, ensure_ascii=False).encode())
 
 
 def write_whole(path: Path, content: bytes) -> None:

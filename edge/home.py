@@ -95,9 +95,10 @@ class Home:
 
     def describe_anew(self, model: str, dimension: int) -> Description:
         """Replace a lost description: the directory goes on as a history of its own."""
-        self._description = new_description(self.root, model=model, dimension=dimension)
-        write_description(self.root, self._description)
-        return self._description
+        fresh = new_description(self.root, model=model, dimension=dimension)
+        write_description(self.root, fresh)
+        self._description = fresh
+        return fresh
 
     def _refuse_if_used(self, found: Description, embedder: Embedder, dimension: int) -> None:
         if any(holds_memories(folder) for folder in user_folders(self.users)):
@@ -108,8 +109,7 @@ class Home:
         with self._lock:
             logger.warning("%s: a user's file is a copy: exports since earlier ones have to begin anew", self.root)
             fresh = new_description(self.root, model=self.description.model, dimension=self.description.dimension)
-            with directory_errors(self.root):
-                write_description(self.root, fresh)
+            write_description(self.root, fresh)
             self._description = fresh
 
     def change_model(self, model: str, dimension: int) -> None:

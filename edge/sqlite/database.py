@@ -215,7 +215,8 @@ class WriteTransaction:
                 self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:  # SQLite itself rolls back after some errors
-                self._connection.execute("ROLLBACK")
+                with self._translated:
+                    self._connection.execute("ROLLBACK")
             raise
         finally:
             self._lock.release()
