@@ -57,7 +57,9 @@ class AccessBuffer:
                 logger.warning("the database is read-only: accesses are not counted")
                 self._noting = False
             except StoreError as error:
-                unwritten: Sequence[Touch] | None = error.fields.get("unwritten")
+                unwritten: Sequence[Touch] | None = error.fields.pop(
+                    "unwritten", None
+                )  # for us, not for whoever hears it
                 if unwritten is not None:
                     keys = {(item.user_id, item.memory_id) for item in unwritten}
                     taken = {key: count for key, count in taken.items() if key in keys}
