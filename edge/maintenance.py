@@ -22,13 +22,10 @@ class Maintenance:
         self._users, self._tidy_interval = users, tidy_interval
         self._worker = PeriodicWorker("memory replica maintenance", drain_interval, self._round)
         self._tidied = time.monotonic()
-        self._awake = False
 
-    def wake(self) -> None:
-        """There is something to do; it is done within the interval."""
-        if not self._awake:  # once awake, it looks after each interval by itself
-            self._worker.wake(at_once=False)
-            self._awake = True
+    def start(self) -> None:
+        """Begin to look after each interval."""
+        self._worker.wake(at_once=False)
 
     def stop(self) -> None:
         """End after the visit under way. Idempotent."""

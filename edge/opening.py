@@ -68,6 +68,7 @@ def open_storage(
         )
         users = Users(home.users, kit, description, max_open=settings.max_open_users)
         maintenance = Maintenance(users, drain_interval=settings.drain_interval, tidy_interval=settings.tidy_interval)
+        maintenance.start()
         return EdgeStorage(home, users, maintenance, clock, index_name=factory.name)
     except BaseException:
         home.close()

@@ -137,7 +137,6 @@ class EdgeStorage:
     def _wrote(self, replica: Replica, changes: int) -> None:
         """After a commit: nothing that goes wrong here may make the verb fail."""
         self._written[replica.user_id] = object()
-        self._maintenance.wake()
         if replica.wrote(changes):
             self._maintenance.catch_up(replica)
 
@@ -161,8 +160,6 @@ class EdgeStorage:
         with self._users.lease(user_id) as replica:
             if replica is None:
                 return []
-            if replica.is_behind:
-                self._maintenance.wake()
             search = replica.indexer.searcher()  # before the view begins, see there
             with replica.database.read() as connection:
                 return find_candidates(connection, replica.columns.current(connection), search, query, where)
