@@ -57,9 +57,8 @@ class AccessBuffer:
                 logger.warning("the database is read-only: accesses are not counted")
                 self._noting = False
             except StoreError as error:
-                unwritten: Sequence[Touch] | None = error.fields.pop(
-                    "unwritten", None
-                )  # for us, not for whoever hears it
+                # Meant for us, and not for whoever hears of the error.
+                unwritten: Sequence[Touch] | None = error.fields.pop("unwritten", None)
                 if unwritten is not None:
                     keys = {(item.user_id, item.memory_id) for item in unwritten}
                     taken = {key: count for key, count in taken.items() if key in keys}
