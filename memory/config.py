@@ -51,7 +51,7 @@ class MemoryConfig(BaseSettings):
     """Seconds to wait for a connection, at open and later."""
 
     sqlite_synchronous: Annotated[str, Field(pattern="^(full|normal)$")] = "full"
-    """Of a replica: with ``normal`` a write may be lost when the power fails, and takes half the time."""
+    """Of a replica: with ``normal`` a write does not wait for the disk, and may be lost when the power fails."""
     vector_index: Annotated[str, Field(pattern="^(edge|local)$")] = "edge"
     """Of a replica without ``qdrant_url``: Qdrant's engine in this process, or the local mode of its client."""
     qdrant_url: str | None = None

@@ -5,8 +5,8 @@ and memory, since two users may have memories of one id. The name of the model i
 collection: when the model changes, users move to the new one at different times, and servers before 1.16 keep no
 metadata. Points of another model make a user's index count as damaged when it is opened.
 
-Local mode is one collection per user in files of its own. It loads everything into memory and compares in Python: with
-10,000 points of 384 dimensions, 12 s to fill and 0.1 to 0.2 s a search. Above 20,000 points the client warns of it. Its
+Local mode is one collection per user in files of its own. It loads everything into memory and compares in Python, which
+``tests.bench.speed --provider edge`` measures beside the engine; above 20,000 points the client itself warns of it. Its
 files are pickles: whoever can write them can run code.
 """
 

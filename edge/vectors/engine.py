@@ -1,8 +1,7 @@
 """Qdrant's own engine inside this process: one shard of files per user, always searched exactly.
 
-Figures for 50,000 points of 384 dimensions: 100 MB on disk, 20,000 points written a second, a search 4 to 11 ms. An
-open shard has one thread and up to 30 MB of page cache. Searches let other Python threads run; all else holds the
-interpreter meanwhile, which is felt with ``compact`` only (up to 1.5 s).
+An open shard has one thread. Searches let other Python threads run; all else holds the interpreter meanwhile, which is
+felt with ``compact``, and where an index is made anew again and again. ``tests.bench.speed --provider edge`` measures.
 
 The engine maps its files into memory. Whoever cuts them under an open shard ends the process: they are for their owner
 alone. So does a disk that fills up while the engine writes: changes begin only with ``folder.RESERVE`` bytes to spare.

@@ -63,7 +63,7 @@ def measure(only: str | None, folder: Path) -> list[dict[str, Any]]:
     if only in (None, "recall_50000"):
         report += recall(folder, 50_000)
     if only in (None, "add"):
-        report.append(single_add(folder))
+        report += [single_add(folder), add_without_waiting(folder)]
     if only in (None, "import", "bulk"):
         report.append(bulk_import(folder))
     return report
@@ -172,6 +172,25 @@ def single_add(folder: Path) -> dict[str, Any]:
     )
     raw.close()
     store.close()
+    return row
+
+
+def add_without_waiting(folder: Path) -> dict[str, Any]:
+    """The same with ``sqlite_synchronous="normal"``; what stands for raw is the default."""
+    texts = sentences(900, seed=3)
+    stores = [
+        memory.connect(
+            f"edge://{folder / mode}",
+            embedder=PrecomputedEmbedder(DIMENSION),
+            sqlite_synchronous=mode,
+            track_access=False,
+        )
+        for mode in ("normal", "full")
+    ]
+    calls = [lambda i, store=store: store.add_memory(texts[i], user_id="one") for store in stores]
+    row = latency("add_normal", *alternate(*calls, rounds=800))
+    for store in stores:
+        store.close()
     return row
 
 
