@@ -181,3 +181,39 @@ class FileDamaged(FormatError):
 
 class TargetError(Error):
     """The export file cannot be written."""
+
+
+class SyncError(Error):
+    """Replica and centre could not be brought together."""
+
+
+class ProtocolMismatch(SyncError):
+    """Replica and centre speak different versions of the sync protocol."""
+
+    default_hint = "upgrade the older of the two; the replica works on locally, and nothing is lost"
+
+
+class DeviceRevoked(SyncError):
+    """The centre no longer admits this device."""
+
+    default_hint = "the user's memories are removed from this device; to use it again, register it anew"
+
+
+class EpochChanged(SyncError):
+    """The centre's history is another than the replica knows: it was restored."""
+
+    retryable = True
+    default_hint = "sync again: the replica compares everything first"
+
+
+class ClockAhead(SyncError):
+    """Stamps lie in the future of the centre: the clock of the device runs ahead; ``now`` is the centre's time."""
+
+    retryable = True
+    default_hint = "set the clock of the device; what has not been accepted gets new stamps by itself"
+
+
+class SyncIncomplete(SyncError):
+    """Replica and centre still differ after comparing everything."""
+
+    default_hint = "run `memory doctor` on both; nothing is lost meanwhile"

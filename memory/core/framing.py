@@ -33,6 +33,8 @@ class Begin:
     """Per user the revision up to which the stream is complete."""
     after: Mapping[str, Any] | None = None
     """Epoch and revisions that an incremental stream continues; None for a full one."""
+    sync: Mapping[str, Any] | None = None
+    """Of a stream between a replica and the centre: what it is (``core.sync``)."""
     version: int = VERSION
 
 
@@ -73,6 +75,8 @@ def _refuse_constant(name: str) -> Any:
 def frame(begin: Begin, lines: Iterable[bytes]) -> Iterator[bytes]:
     """Wrap encoded record lines; yields every line of the stream."""
     fields = {name: getattr(begin, name) for name in Begin.__dataclass_fields__}
+    if begin.sync is None:
+        del fields["sync"]
     first = encode_line({"kind": "begin", "format": FORMAT, **fields})
     yield first
     digest, count = hashlib.sha256(), 0
@@ -126,6 +130,7 @@ def _check_begin(begin: Begin) -> None:
         all(isinstance(getattr(begin, name), kind) for name, kind in _BEGIN_TYPES.items())
         and _is_revisions(begin.revisions)
         and (after is None or (isinstance(after, Mapping) and _is_revisions(after.get("revisions"))))
+        and isinstance(begin.sync, Mapping | None)
     )
     if not valid:
         raise FormatError("line 1: the begin line has fields of the wrong type", line=1)

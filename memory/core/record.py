@@ -34,14 +34,17 @@ from memory.core.ports import Vector
 from memory.core.state import ABSENT, SCALARS, Register, State
 
 KIND: Final = "memory"
+ACCESS_KIND: Final = "access"
+"""Kind of a line that carries only access counts of a memory: recalls never resend its record."""
 PLAIN_WRITER: Final = "0"
 """Writer of stamps made up for plain records; sorts before every drawn writer."""
 _DERIVED: Final = frozenset(
     {"kind", "memory_id", "user_id", "tags", "metadata", "updated_at", "last_access_at", "access_count"}
-    | {"embedding_version", "vector", "stamps", "accesses", "rev", "vector_synced"}
+    | {"embedding_version", "vector", "stamps", "accesses", "rev", "vector_synced", "sync"}
     | {"*", "deleted"}
 )
-"""Keys of a record that are no registers; the last two mean something else among the stamps."""
+"""Keys of a record that are no registers; the last two mean something else among the stamps. ``sync`` is what a
+replica says about a record that it pushes (``core.sync``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
