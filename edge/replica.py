@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from edge.directory import Description, directory_errors, folder_name, origin_of, sync_directory, write_whole
 from edge.indexing import Indexer
-from edge.sqlite import models, todo
+from edge.sqlite import models, syncing, todo
 from edge.sqlite.columns import Columns
 from edge.sqlite.database import Database, connect, translated, wal_path
 from edge.sqlite.migrations import Schema
@@ -86,13 +86,18 @@ class Replica:
                 _drop_old_copies(folder)
             with self.database.read() as connection:
                 backlog = todo.backlog(connection)
+                offset = syncing.read_sync(connection).clock_offset
         except BaseException:
             self.database.close()
+            (folder / IN_USE).unlink(missing_ok=True)  # the log has gone with the file's closing
             raise
         place = Place(user_id=user_id, folder=folder, model=description.model, dimension=description.dimension)
         self.indexer = Indexer(self.database, kit.factory, place, kit.step)
         self.columns = Columns()
         self.author = Author(user_id, kit.writer, floor=time.time_ns() // 1_000)
+        self.clock_offset = offset
+        """ms to be added to this device's clock, as the centre has told."""
+        self.step = kit.step
         self._queued = max(backlog.words, backlog.vectors)
         self._behind = self._queued > 0
 

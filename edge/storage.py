@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -43,8 +43,10 @@ class EdgeStorage:
     """See :class:`~memory.engine.storage.Storage`."""
 
     def __init__(self, home: Home, users: Users, maintenance: Maintenance, clock: Clock, *, index_name: str) -> None:
-        self._home, self._users, self._maintenance, self._clock = home, users, maintenance, clock
+        self.home, self.users, self._maintenance, self._clock = home, users, maintenance, clock
         self._index_name = index_name
+        self.on_write: Callable[[str], None] = _ignore
+        """Called with a user's id after each change made here."""
         self._written: dict[str, object] = {}
         """Of each user something new at every write."""
         self._settled: dict[str, object] = {}
@@ -53,15 +55,15 @@ class EdgeStorage:
     @property
     def dimension(self) -> int:
         """See ``Storage``."""
-        return self._home.description.dimension
+        return self.home.description.dimension
 
     # -- writing
 
     def insert(self, user_id: str, drafts: Sequence[Draft], *, fresh_ids: bool) -> list[Stored]:
         """See ``Storage``."""
-        with self._users.writing(user_id) as replica:
+        with self.users.writing(user_id) as replica:
             with replica.database.write() as connection:
-                stored = writing.insert(connection, replica.author, drafts, now=self._clock.now(), fresh_ids=fresh_ids)
+                stored = writing.insert(connection, replica.author, drafts, now=self._now(replica), fresh_ids=fresh_ids)
             self._wrote(replica, len(drafts))
         return stored
 
@@ -75,7 +77,7 @@ class EdgeStorage:
         expected_version: str | None,
     ) -> Stored:
         """See ``Storage``."""
-        with self._users.lease(user_id) as replica:
+        with self.users.lease(user_id) as replica:
             if replica is None:
                 raise NotFound(memory_id=memory_id)
             with replica.database.write() as connection:
@@ -86,18 +88,18 @@ class EdgeStorage:
                     changes,
                     text=text,
                     expected_version=expected_version,
-                    now=self._clock.now(),
+                    now=self._now(replica),
                 )
             self._wrote(replica, 1)
         return stored
 
     def delete(self, user_id: str, memory_id: str) -> None:
         """See ``Storage``."""
-        with self._users.lease(user_id) as replica:
+        with self.users.lease(user_id) as replica:
             if replica is None:
                 raise NotFound(memory_id=memory_id)
             with replica.database.write() as connection:
-                writing.delete(connection, replica.author, memory_id, now=self._clock.now())
+                writing.delete(connection, replica.author, memory_id, now=self._now(replica))
             self._wrote(replica, 1)
 
     def touch(self, touches: Sequence[Touch]) -> None:
@@ -117,26 +119,32 @@ class EdgeStorage:
             raise first
 
     def _touch_one(self, user_id: str, touches: Sequence[Touch]) -> None:
-        with self._users.lease(user_id) as replica:
+        with self.users.lease(user_id) as replica:
             if replica is not None:
                 with replica.database.write() as connection:
                     writing.touch(connection, replica.author, touches)
+                self.on_write(user_id)
 
     def merge(self, incoming: Sequence[Incoming]) -> list[Outcome]:
         """See ``Storage``. A transaction for each user: users are files of their own."""
         outcomes: dict[int, Outcome] = {}
         for user_id in dict.fromkeys(item.user_id for item in incoming):
             mine = {i: item for i, item in enumerate(incoming) if item.user_id == user_id}
-            with self._users.writing(user_id) as replica:
+            with self.users.writing(user_id) as replica:
                 with replica.database.write() as connection:
                     found = Merging(connection, replica.author).run(list(mine.values()))
                 outcomes |= zip(mine, found, strict=True)
                 self._wrote(replica, len(mine))
         return [outcomes[i] for i in range(len(incoming))]
 
+    def _now(self, replica: Replica) -> int:
+        """The time for stamps: this device's clock, put right by what the centre has told."""
+        return max(0, self._clock.now() + replica.clock_offset)
+
     def _wrote(self, replica: Replica, changes: int) -> None:
         """After a commit: nothing that goes wrong here may make the verb fail."""
         self._written[replica.user_id] = object()
+        self.on_write(replica.user_id)
         if replica.wrote(changes):
             self._maintenance.catch_up(replica)
 
@@ -157,7 +165,7 @@ class EdgeStorage:
 
     def candidates(self, user_id: str, query: Query, where: Filter) -> list[Candidate]:
         """See ``Storage``."""
-        with self._users.lease(user_id) as replica:
+        with self.users.lease(user_id) as replica:
             if replica is None:
                 return []
             search = replica.indexer.searcher()  # before the view begins, see there
@@ -166,7 +174,7 @@ class EdgeStorage:
 
     @contextmanager
     def _reading(self, user_id: str) -> Iterator[tuple[Replica | None, Db | None]]:
-        with self._users.lease(user_id) as replica:
+        with self.users.lease(user_id) as replica:
             if replica is None:
                 yield None, None
                 return
@@ -179,7 +187,7 @@ class EdgeStorage:
         """See ``Storage``. A user who cannot be opened keeps nobody else waiting."""
         found: list[Pending] = []
         start, position = after or ("", "")
-        for user_id in self._users.known(damaged=self._report):
+        for user_id in self.users.known(damaged=self._report):
             written = self._written.get(user_id)
             if user_id < start or self._settled.get(user_id, self) is written or len(found) >= limit:
                 continue
@@ -206,7 +214,7 @@ class EdgeStorage:
         stored = 0
         for user_id in dict.fromkeys(item.user_id for item, _ in vectors):
             mine = [pair for pair in vectors if pair[0].user_id == user_id]
-            with self._users.lease(user_id) as replica:
+            with self.users.lease(user_id) as replica:
                 if replica is not None:
                     with replica.database.write() as connection:
                         count = writing.put_vectors(connection, mine)
@@ -223,13 +231,13 @@ class EdgeStorage:
         Of more users than may be open at a time each has its view when it is read: what changed since the revision
         stated here is then in it, and once more in a later export that continues this one.
         """
-        users = self._users.known() if scope.user_id is None else [scope.user_id]
+        users = self.users.known() if scope.user_id is None else [scope.user_id]
         revisions: dict[str, int] = {}
         with ExitStack() as stack:
             held: dict[str, Db | None] = {}
             for user_id in users:
                 view = self._reading(user_id)
-                if len(users) <= self._users.max_open:
+                if len(users) <= self.users.max_open:
                     _, held[user_id] = stack.enter_context(view)
                     rev = _revision(held[user_id])
                 else:
@@ -238,12 +246,12 @@ class EdgeStorage:
                 if rev:
                     revisions[user_id] = rev
             with closing(self._records(users, held, scope)) as records:
-                yield Snapshot(self._home.description.replica, revisions, records)
+                yield Snapshot(self.home.description.replica, revisions, records)
 
     def _records(
         self, users: Sequence[str], held: Mapping[str, Db | None], scope: Scope
     ) -> Generator[Mapping[str, Any]]:
-        model = self._home.description.model
+        model = self.home.description.model
         for part in ("live", "deleted") if scope.complete else ("live",):
             for user_id in users:
                 after = None if scope.after is None else scope.after.get(user_id, 0)
@@ -266,13 +274,13 @@ class EdgeStorage:
     def stats(self, user_id: str | None) -> Stats:
         """See ``Storage``. ``details`` hold the size of the logs and how far the indexes are behind, in memories."""
         figures, log, size = Figures(), 0, 0
-        for one in self._users.known() if user_id is None else [user_id]:
+        for one in self.users.known() if user_id is None else [user_id]:
             with self._reading(one) as (replica, connection):
                 if replica is not None and connection is not None:
                     figures.add(count_user(connection))
                     log += replica.database.wal_bytes()
                     size += replica.size()
-        description = self._home.description
+        description = self.home.description
         return Stats(
             users=figures.users,
             memories_by_status=dict(sorted(figures.by_status.items())),
@@ -302,9 +310,13 @@ class EdgeStorage:
         """See ``Storage``."""
         self._maintenance.stop()
         try:
-            self._users.close()
+            self.users.close()
         finally:
-            self._home.close()
+            self.home.close()
+
+
+def _ignore(_user_id: str) -> None:
+    """Nobody wants to know."""
 
 
 def _revision(connection: Db | None) -> int:

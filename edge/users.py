@@ -9,7 +9,11 @@ from pathlib import Path
 
 from edge.directory import Description, folder_name
 from edge.replica import Kit, Replica, create_folder, owner_of, remove_unfinished, user_folders
-from memory.core.errors import StoreError, UsageError
+from edge.wiping import finish_wipes, wipe_folder
+from memory.core.errors import StoreBusy, StoreError, UsageError
+
+WIPE_TIMEOUT_SECONDS = 30.0
+"""How long a removal waits for calls that are under way."""
 
 
 class _Lent:
@@ -27,7 +31,10 @@ class Users:
         self._folders, self._kit, self._description, self.max_open = folders, kit, description, max_open
         self._open: dict[str, _Lent] = {}  # in order of use, the latest last
         self._lock = threading.RLock()
+        self._returned = threading.Condition(self._lock)
+        self._leaving: set[str] = set()
         self._closed = False
+        finish_wipes(folders, kit.factory, description)
         remove_unfinished(folders)
 
     @contextmanager
@@ -81,6 +88,32 @@ class Users:
                 damaged(error)
         return sorted(found)
 
+    def exists(self, user_id: str) -> bool:
+        """Whether a user has a folder here."""
+        return (self._folders / folder_name(user_id)).exists()
+
+    def wipe(self, user_id: str) -> None:
+        """Remove everything of a user from this device, after the calls that are under way. Repeated: no effect.
+
+        From the moment its folder has another name the user is gone; a crash after that is finished at the next open.
+
+        Raises:
+            StoreBusy: calls take too long; nothing is removed.
+        """
+        with self._returned:
+            self._leaving.add(user_id)
+            try:
+                lent = self._open.get(user_id)
+                if lent is not None:
+                    idle = self._returned.wait_for(lambda: lent.leases == 0, WIPE_TIMEOUT_SECONDS)
+                    if not idle:
+                        raise StoreBusy("calls for this user are under way", hint="end them, then repeat")
+                    self._open.pop(user_id).replica.close()
+                wipe_folder(self._folders / folder_name(user_id), self._kit, self._description)
+            finally:
+                self._leaving.discard(user_id)
+                self._returned.notify_all()
+
     def now_open(self) -> list[str]:
         """Ids of the users that are open."""
         with self._lock:
@@ -97,7 +130,8 @@ class Users:
                 stack.callback(one.replica.close)
 
     def _take(self, user_id: str, *, create: bool) -> _Lent | None:
-        with self._lock:
+        with self._returned:
+            self._returned.wait_for(lambda: user_id not in self._leaving)
             if self._closed:
                 raise UsageError("the provider is closed", hint="open a new one with memory.connect()")
             lent = self._open.pop(user_id, None)
@@ -115,6 +149,7 @@ class Users:
     def _give_back(self, lent: _Lent) -> None:
         with self._lock:
             lent.leases -= 1
+            self._returned.notify_all()
             if len(self._open) <= self.max_open:
                 return
             idle = [user_id for user_id, one in self._open.items() if not one.leases]

@@ -59,6 +59,12 @@ class MemoryConfig(BaseSettings):
     qdrant_api_key: SecretStr | None = None
     checkpoint_interval: Seconds = 300.0
     """Seconds between check-points, which cut the logs of a replica's files."""
+    centre_url: SecretStr | None = None
+    """Of a replica: the central database to sync with."""
+    sync_background: bool = True
+    """Of a replica with a centre: sync at intervals, after writes, and when the centre tells of changes."""
+    sync_interval: Seconds = 60.0
+    """Seconds between syncs while nothing happens."""
     max_open_users: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Users of a replica whose files are kept open."""
 

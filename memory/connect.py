@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, overload
 from urllib.parse import unquote
 
 from memory.config import MemoryConfig, load_config
+from memory.core.centre import SyncCentre
 from memory.core.errors import ConfigError, ModelMismatch, Unsupported
 from memory.core.ports import Clock, Embedder
 from memory.embedding.factory import embedder_from, spec_of
@@ -23,11 +24,14 @@ from memory.postgres.storage import PostgresStorage
 from memory.volatile.storage import VolatileStorage
 
 if TYPE_CHECKING:
+    from edge.provider import EdgeMemory
     from edge.storage import EdgeStorage
     from edge.vectors.port import IndexFactory
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
 EDGE_SCHEME = "edge"
+CENTRE_CONNECTIONS: Final = 2
+"""A device talks to its centre one request at a time; another may be closing."""
 URL_FORMS = "use postgresql://…, edge:///directory, memory:// or no URL"
 
 
@@ -50,9 +54,32 @@ class FixedClock:
         return self._now
 
 
+@overload
+def connect(
+    url: str,
+    *,
+    centre: str,
+    config: MemoryConfig | None = None,
+    embedder: Embedder | None = None,
+    **settings: Any,
+) -> EdgeMemory: ...
+
+
+@overload
 def connect(
     url: str | None = None,
     *,
+    centre: None = None,
+    config: MemoryConfig | None = None,
+    embedder: Embedder | None = None,
+    **settings: Any,
+) -> StorageProvider: ...
+
+
+def connect(
+    url: str | None = None,
+    *,
+    centre: str | None = None,
     config: MemoryConfig | None = None,
     embedder: Embedder | None = None,
     **settings: Any,
@@ -63,6 +90,8 @@ def connect(
         url: ``postgresql://…`` (a server of yours), ``edge:///directory`` (a replica on this device),
             ``memory://`` (in this process only), or None: ``MEMORY_DATABASE_URL``, and without that a Postgres
             server that comes with this package and is started, shared and stopped by the processes that use it.
+        centre: Of a replica: the ``postgresql://…`` URL of the database that it syncs with. It need not be reachable.
+            None: ``MEMORY_CENTRE_URL``, and without that the replica has no centre.
         config: Ready-made settings instead of ``settings``.
         embedder: An embedder of your own instead of the configured model; it is closed with the provider.
         **settings: Fields of ``MemoryConfig``.
@@ -75,6 +104,8 @@ def connect(
     """
     if url is not None and not isinstance(url, str):
         raise ConfigError(f"database URL: must be a string, not {type(url).__name__}")
+    if centre is not None:
+        settings["centre_url"] = centre
     config = _configured(config, settings)
     if url is None and config.database_url is not None:
         url = config.database_url.get_secret_value()
@@ -86,6 +117,8 @@ def connect(
             return _volatile(config, clock, ready)
         if url is not None and scheme == EDGE_SCHEME:
             return _edge(edge_path(url), config, clock, ready)
+        if centre is not None:
+            raise ConfigError("centre: only a replica has one", hint="use it with edge:///directory")
         return _central(url, config, clock, ready)
     except BaseException as error:
         if embedder is None:  # the caller's own stays the caller's until there is a provider
@@ -162,8 +195,30 @@ def _volatile(config: MemoryConfig, clock: Clock, embedder: Embedder) -> Storage
     return StorageProvider(storage, embedder, clock, config.engine_settings())
 
 
-def _edge(path: Path, config: MemoryConfig, clock: Clock, embedder: Embedder) -> StorageProvider:
-    return StorageProvider(open_replica(path, config, clock, embedder), embedder, clock, config.engine_settings())
+def _edge(path: Path, config: MemoryConfig, clock: Clock, embedder: Embedder) -> EdgeMemory:
+    from edge.provider import EdgeMemory, SyncSettings  # noqa: PLC0415
+
+    dial = centre_dial(config, clock)
+    storage = open_replica(path, config, clock, embedder)
+    settings = SyncSettings(background=config.sync_background, interval=config.sync_interval)
+    return EdgeMemory(storage, embedder, clock, config.engine_settings(), dial=dial, sync=settings)
+
+
+def centre_dial(config: MemoryConfig, clock: Clock) -> Callable[[], SyncCentre] | None:
+    """How to reach the configured centre of a replica, when it is needed; None if there is none.
+
+    Raises:
+        ConfigError: no carrier knows the URL.
+    """
+    if config.centre_url is None:
+        return None
+    url = config.centre_url.get_secret_value()
+    scheme = url.split("://", 1)[0]
+    if scheme not in POSTGRES_SCHEMES:
+        raise ConfigError("centre: is no URL of a central database", hint="use postgresql://user:password@host/database")
+    from memory.postgres.centre import dial_centre
+
+    return lambda: dial_centre(url, clock, pool_size=CENTRE_CONNECTIONS, timeout=config.connect_timeout)
 
 
 def open_replica(path: Path, config: MemoryConfig, clock: Clock, embedder: Embedder) -> EdgeStorage:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from edge.sqlite.database import Db
-from edge.sqlite.rows import Author, insert_row, write_accesses
+from edge.sqlite.rows import Author, Base, insert_row, write_accesses
 from edge.sqlite.writing import Held, bury, held, overwrite, write_vector
 from memory.core.clock import Tick, parse_stamp
 from memory.core.merge import merge
 from memory.core.state import State
 from memory.core.text import document_terms
 from memory.engine.storage import Incoming, NewText, Outcome
+
+
+class Known(NamedTuple):
+    """What is here of a memory: its live row, and its state, live or deleted."""
+
+    live: Held | None
+    state: State | None
 
 
 class Merging:
@@ -29,28 +37,42 @@ class Merging:
     def run(self, incoming: Sequence[Incoming]) -> list[Outcome]:
         """Join each; outcome i belongs to record i."""
         outcomes = [self._join(item) for item in incoming]
+        self.finish()
+        return outcomes
+
+    def finish(self) -> None:
+        """Write down what has been given out."""
         self._db.execute(
             "UPDATE replica SET rev = ?, hlc_ms = ?, hlc_counter = ?, numbers = ?",
             (self._rev, *self._tick, self._numbers),
         )
-        return outcomes
+
+    def look(self, memory_id: str) -> Known:
+        """What is here of a memory."""
+        before = held(self._db, memory_id)
+        return Known(before, self._known(memory_id) if before is None else before.stored.state)
 
     def _join(self, item: Incoming) -> Outcome:
-        before = held(self._db, item.memory_id)
-        known = self._known(item.memory_id) if before is None else before.stored.state
-        state = item.state if known is None else merge(known, item.state)
+        known = self.look(item.memory_id)
+        state = item.state if known.state is None else merge(known.state, item.state)
+        deferred = self.store(item, known, state)
+        verdict = "created" if known.state is None else "unchanged" if state == known.state else "merged"
+        return Outcome(verdict, deferred=deferred)
+
+    def store(self, item: Incoming, known: Known, state: State, base: Base | None = None) -> bool:
+        """Write what a record and what is here make together; returns whether it waits for a vector now.
+
+        ``base`` goes with a new memory that is exactly what was received from the centre.
+        """
         self._tick = max(self._tick, *(stamp.tick for stamp in state.stamps()))
         if state.deleted is not None:
-            if state != known:
+            if state != known.state:
                 bury(self._db, self._author.user_id, item.memory_id, state.deleted, rev=self._next_rev())
-            deferred = False
-        elif before is None:
-            self._create(item, state)
-            deferred = item.vector is None
-        else:
-            deferred = self._overwrite(item, before, state)
-        verdict = "created" if known is None else "unchanged" if state == known else "merged"
-        return Outcome(verdict, deferred=deferred)
+            return False
+        if known.live is None:
+            self._create(item, state, base)
+            return item.vector is None
+        return self._overwrite(item, known.live, state)
 
     def _known(self, memory_id: str) -> State | None:
         row = self._db.execute("SELECT stamp FROM memory_tombstones WHERE memory_id = ?", (memory_id,)).fetchone()
@@ -60,7 +82,7 @@ class Merging:
         self._rev = max(self._rev, self._author.floor) + 1
         return self._rev
 
-    def _create(self, item: Incoming, state: State) -> None:
+    def _create(self, item: Incoming, state: State, base: Base | None) -> None:
         self._numbers += 1
         text = _text(item, state)
         insert_row(
@@ -72,6 +94,7 @@ class Merging:
             rev=self._next_rev(),
             terms=text.terms,
             vector=text.vector,
+            base=base,
         )
 
     def _overwrite(self, item: Incoming, before: Held, state: State) -> bool:

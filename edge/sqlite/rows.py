@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,12 +26,14 @@ FROM memories m
 """
 _INSERT: Final = """
 INSERT INTO memories (number, user_id, memory_id, content, memory_type, importance, status, source_session, created_at,
-    updated_at, tags, metadata, stamps, extra, rev, version, length, embedding_due, terms, edited)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)
+    updated_at, tags, metadata, stamps, extra, rev, version, length, embedding_due, terms, edited,
+    base_epoch, base_rev, shadow_hash)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)
 """
 _UPDATE: Final = """
 UPDATE memories SET content = ?, memory_type = ?, importance = ?, status = ?, source_session = ?, created_at = ?,
-    updated_at = ?, tags = ?, metadata = ?, stamps = ?, extra = ?, rev = ?, version = ?, edited = 1
+    updated_at = ?, tags = ?, metadata = ?, stamps = ?, extra = ?, rev = ?, version = ?, edited = 1,
+    dirty = 1, shadow = CASE WHEN base_rev IS NULL THEN NULL ELSE coalesce(shadow, stamps) END
 WHERE number = ?
 """
 _encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -50,6 +52,17 @@ class Author:
     user_id: str
     writer: str
     floor: int = 0
+
+
+class Base(NamedTuple):
+    """What the centre has of a memory: the revision of an epoch, and the hash of its registers."""
+
+    epoch: str
+    rev: int
+    row_hash: int
+
+
+_NO_BASE: Final = (None, None, None)
 
 
 def read_state(row: Sequence[Any]) -> Stored:
@@ -79,12 +92,12 @@ def insert_row(
     rev: int,
     terms: DocumentTerms,
     vector: Vector | None,
+    base: Base | None = None,
 ) -> None:
-    """Write a new live memory with its tags, accesses and vector."""
+    """Write a new live memory with its tags, accesses and vector; ``base``: it was received from the centre."""
     values = _values(state, author, rev)
-    connection.execute(
-        _INSERT, (number, author.user_id, memory_id, *values, terms.length, vector is None, joined_terms(terms.terms))
-    )
+    derived = (terms.length, vector is None, joined_terms(terms.terms))
+    connection.execute(_INSERT, (number, author.user_id, memory_id, *values, *derived, *(base or _NO_BASE)))
     add_tags(connection, author.user_id, memory_id, state.tags)
     if state.accesses or state.last_access:
         write_accesses(connection, author.user_id, memory_id, state, rev)
@@ -95,7 +108,7 @@ def insert_row(
 def update_row(
     connection: Db, author: Author, memory_id: str, number: int, before: State, after: State, *, rev: int
 ) -> None:
-    """Overwrite the registers of a live memory, and its tags."""
+    """Overwrite the registers of a live memory, and its tags; the centre's stamps stay as its shadow."""
     connection.execute(_UPDATE, (*_values(after, author, rev), number))
     had, has = set(before.present_tags()), set(after.present_tags())
     remove_tags(connection, memory_id, had - has)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from edge.sqlite.database import Db
@@ -13,15 +13,15 @@ from memory.core.record import KIND
 from memory.core.state import SCALARS
 from memory.engine.storage import Scope
 
-_RECORDS: Final = """
-SELECT m.memory_id, m.user_id, m.content, m.memory_type, m.importance, m.status, m.source_session, m.created_at,
+RECORD_COLUMNS: Final = """
+    m.memory_id, m.user_id, m.content, m.memory_type, m.importance, m.status, m.source_session, m.created_at,
     m.updated_at, m.metadata, m.stamps, m.extra, m.rev,
     m.tags,
     (SELECT json_group_object(a.writer, a.count) FROM memory_access a WHERE a.memory_id = m.memory_id AND a.count),
     (SELECT nullif(max(a.last_access_at), 0) FROM memory_access a WHERE a.memory_id = m.memory_id),
     v.embedding
-FROM memories m LEFT JOIN memory_vectors v USING (number)
 """
+_FROM: Final = "FROM memories m LEFT JOIN memory_vectors v USING (number)"
 
 
 def live_records(connection: Db, scope: Scope, *, after: int | None, model: str) -> Iterator[Mapping[str, Any]]:
@@ -44,8 +44,8 @@ def live_records(connection: Db, scope: Scope, *, after: int | None, model: str)
         where.add(f"m.status IN {ONE_OF}", listed(scope.statuses))
     if scope.tags:
         where.add(f"m.memory_id IN (SELECT memory_id FROM memory_tags WHERE tag IN {ONE_OF})", listed(scope.tags))
-    for row in connection.execute(f"{_RECORDS} WHERE {where} ORDER BY m.memory_id", where.params):
-        yield _record(row, model)
+    for row in connection.execute(f"SELECT {RECORD_COLUMNS} {_FROM} WHERE {where} ORDER BY m.memory_id", where.params):
+        yield record_of(row, model)
 
 
 def tombstone_records(connection: Db, *, after: int | None) -> Iterator[Mapping[str, Any]]:
@@ -58,7 +58,8 @@ def tombstone_records(connection: Db, *, after: int | None) -> Iterator[Mapping[
         yield {**head, "stamps": {"deleted": stamp}, "rev": rev}
 
 
-def _record(row: tuple[Any, ...], model: str) -> dict[str, Any]:
+def record_of(row: Sequence[Any], model: str) -> dict[str, Any]:
+    """The record of a row of ``RECORD_COLUMNS``."""
     counts = json.loads(row[14])
     vector = row[16]
     return {

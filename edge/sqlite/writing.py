@@ -173,20 +173,33 @@ def delete(connection: Db, author: Author, memory_id: str, *, now: int) -> None:
 
 
 def bury(connection: Db, user_id: str, memory_id: str, stamp: Stamp, *, rev: int) -> None:
-    """Leave only a tombstone, whether the memory is alive, dead, or was never here."""
-    alive = connection.execute("SELECT number, tags FROM memories WHERE memory_id = ?", (memory_id,)).fetchone()
-    number = None
-    if alive is not None:
-        number, tags = alive
-        todo.unindex_words(connection, memory_id, number)
-        remove_tags(connection, memory_id, json.loads(tags))
-        connection.execute("DELETE FROM memories WHERE number = ?", (number,))
-        todo.queue_removal(connection, memory_id)
+    """Leave only a tombstone, whether the memory is alive, dead, or was never here; the centre is to hear of it.
+
+    What else is kept of the memory goes, too: texts that lost to other edits of it.
+    """
+    number, shadow_hash = remove(connection, memory_id) or (None, None)
     connection.execute(
-        "INSERT INTO memory_tombstones (user_id, memory_id, stamp, rev, number) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT (memory_id) DO UPDATE SET stamp = excluded.stamp, rev = excluded.rev",
-        (user_id, memory_id, str(stamp), rev, number),
+        "INSERT INTO memory_tombstones (user_id, memory_id, stamp, rev, number, dirty, shadow_hash)"
+        " VALUES (?, ?, ?, ?, ?, 1, ?)"
+        " ON CONFLICT (memory_id) DO UPDATE SET stamp = excluded.stamp, rev = excluded.rev, dirty = 1",
+        (user_id, memory_id, str(stamp), rev, number, shadow_hash),
     )
+
+
+def remove(connection: Db, memory_id: str) -> tuple[int, int | None] | None:
+    """Take a live memory out, without a trace; returns the place it had, and its shadow's hash."""
+    alive = connection.execute(
+        "SELECT number, tags, shadow_hash FROM memories WHERE memory_id = ?", (memory_id,)
+    ).fetchone()
+    if alive is None:
+        return None
+    number, tags, shadow_hash = alive
+    todo.unindex_words(connection, memory_id, number)
+    remove_tags(connection, memory_id, json.loads(tags))
+    connection.execute("DELETE FROM memories WHERE number = ?", (number,))
+    connection.execute("DELETE FROM conflicts WHERE memory_id = ? AND reason = 'overwritten'", (memory_id,))
+    todo.queue_removal(connection, memory_id)
+    return number, shadow_hash
 
 
 def touch(connection: Db, author: Author, touches: Sequence[Touch]) -> None:

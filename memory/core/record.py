@@ -178,7 +178,7 @@ def _decode_state(data: Mapping[str, Any], stamps: Mapping[str, Any], *, plain: 
         tags=state.tags,
         metadata=state.metadata,
         last_access=_optional(data.get("last_access_at"), int, "last_access_at"),
-        accesses=_counts(_mapping(accesses, "accesses")),
+        accesses=decode_counts(_mapping(accesses, "accesses")),
     )
 
 
@@ -198,7 +198,12 @@ def _json_list(text: str) -> Any:
         return text
 
 
-def _counts(accesses: Mapping[str, Any]) -> dict[str, int]:
+def decode_counts(accesses: Mapping[str, Any]) -> dict[str, int]:
+    """Access counts by writer, zeros left out.
+
+    Raises:
+        FormatError: one is not a count, or not of a writer.
+    """
     for writer, count in accesses.items():
         if not is_writer(writer):
             raise FormatError(f"accesses: {writer!r:.40} is not a writer")

@@ -46,7 +46,11 @@ UNKNOWN: Final = "unknown"
 
 
 class Mark(NamedTuple):
-    """A random name that both sides noted in the transaction that brought them to a revision."""
+    """A random name that the centre drew, and both sides noted in the transaction that brought them to a revision.
+
+    Drawn by the centre: a request that arrives a second time, at a centre that was restored meanwhile, must not plant
+    there what the replica takes for proof that nothing has been lost.
+    """
 
     name: str
     rev: int
@@ -91,7 +95,7 @@ class Welcome:
 
     epoch: str
     lineage: Mapping[str, int]
-    """Former epochs of this user, with the revision up to which the centre still holds what they gave out."""
+    """Epochs of this user, with the revision up to which the centre still holds what they gave this replica."""
     head: Head
     reconcile: bool
     """The replica may have seen what the centre cannot tell: compare everything before going on."""
@@ -118,7 +122,7 @@ class Page:
     """Pull: the cursor after it. Answer, manifest, records: the centre's revision."""
     more: bool = False
     mark: str | None = None
-    """What both sides note with ``to``."""
+    """Of an answer, and of a pull with lines: what the centre has noted with ``to``, and the replica is to note, too."""
     head: Head | None = None
     """On the last page of a pull: what the replica must now be equal to."""
     model: str = ""
@@ -134,7 +138,6 @@ class PullRequest:
     user_id: str
     epoch: str
     after: int
-    mark: str
     limit: int = MAX_PAGE_LINES
 
 

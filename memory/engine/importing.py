@@ -80,18 +80,10 @@ class Importer:
             state=admitted.state,
             terms=document_terms(content) if live else None,
             # Normalisation may have changed the text; its vector then belongs to another one.
-            vector=self._usable(record) if live and content == record.state.value("content") else None,
+            vector=usable_vector(record, self._embedder.name, self._storage.dimension)
+            if live and content == record.state.value("content")
+            else None,
         )
-
-    def _usable(self, record: Record) -> Vector | None:
-        """The record's vector if it is one of our model: same name, same dimension, finite, not zero."""
-        vector = record.vector
-        if vector is None or record.model != self._embedder.name or vector.shape != (self._storage.dimension,):
-            return None
-        length = float(np.linalg.norm(vector.astype(np.float64)))
-        if not np.isfinite(length) or length == 0.0:
-            return None
-        return vector if abs(length - 1.0) < 1e-3 else (vector / length).astype(np.float32)
 
     def _embed(self, incoming: Sequence[Incoming], outcomes: Sequence[Outcome]) -> None:
         """Embed what is live without a vector now. It is marked in the store, so a crash here loses nothing."""
@@ -110,6 +102,17 @@ class Importer:
         self._counts["rejected"] += 1
         if len(self._rejected) < MAX_NAMED_REJECTIONS:
             self._rejected.append(line)
+
+
+def usable_vector(record: Record, model: str, dimension: int) -> Vector | None:
+    """The record's vector if it is one of this model: same name, same dimension, finite, not zero."""
+    vector = record.vector
+    if vector is None or record.model != model or vector.shape != (dimension,):
+        return None
+    length = float(np.linalg.norm(vector.astype(np.float64)))
+    if not np.isfinite(length) or length == 0.0:
+        return None
+    return vector if abs(length - 1.0) < 1e-3 else (vector / length).astype(np.float32)
 
 
 def _inspect(file: LineSource) -> tuple[bool, int]:

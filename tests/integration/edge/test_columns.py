@@ -28,7 +28,7 @@ Row = tuple[str, str, int, int]
 
 def current(store: StorageProvider, user_id: str = "u") -> dict[int, Row]:
     """The columns as a search would see them now, by number."""
-    with storage_of(store)._users.lease(user_id) as replica:
+    with storage_of(store).users.lease(user_id) as replica:
         assert replica is not None
         with replica.database.read() as connection:
             view = replica.columns.current(connection)
@@ -41,7 +41,7 @@ def row_of(view: View, number: int) -> Row:
 
 
 def in_the_file(store: StorageProvider, user_id: str = "u") -> dict[int, Row]:
-    with storage_of(store)._users.lease(user_id) as replica:
+    with storage_of(store).users.lease(user_id) as replica:
         assert replica is not None
         with replica.database.read() as connection:
             rows = connection.execute("SELECT number, status, memory_type, created_at, length FROM memories")

@@ -47,7 +47,7 @@ def folder_of(path: Path, user_id: str = "u") -> Path:
 def contents(path: Path) -> dict[str, list[str]]:
     with open_replica(path, index=INDEX, track_access=False) as store:
         return {
-            user: sorted(item.content for item in everything(store, user)) for user in storage_of(store)._users.known()
+            user: sorted(item.content for item in everything(store, user)) for user in storage_of(store).users.known()
         }
 
 

@@ -126,7 +126,7 @@ def test_what_is_alive_and_deleted_is_deleted_and_readers_hear_of_it(
     with open_replica(path, index=plain_index(factory)) as store:
         store.export_memories(path.parent / "before.jsonl")
     [(memory_id,)] = sql("SELECT memory_id FROM memories WHERE content = ?", ZH)
-    sql("INSERT INTO memory_tombstones SELECT ?, user_id, stamp, 2, NULL FROM memory_tombstones", memory_id)
+    sql("INSERT INTO memory_tombstones SELECT ?, user_id, stamp, 2, NULL, 0, NULL FROM memory_tombstones", memory_id)
     assert found(path, factory) == {"alive_and_deleted": 1}
     assert repaired(path, factory) == {"alive_and_deleted": 1}
     assert found(path, factory) == {}

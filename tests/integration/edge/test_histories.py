@@ -59,7 +59,7 @@ def test_an_export_that_continues_an_earlier_one_misses_nothing_of_a_user_who(ho
 def test_a_page_is_full_although_newer_memories_are_known_already(tmp_path: Path) -> None:
     with open_replica(tmp_path) as store:
         store.add_many([memory.NewMemory(content=f"note {i}") for i in range(10)], user_id="u")
-        replica = storage_of(store)._users._open["u"].replica
+        replica = storage_of(store).users._open["u"].replica
         with replica.database.read() as early:
             early.execute("SELECT rev FROM replica").fetchone()
             store.add_many([memory.NewMemory(content=f"later {i}") for i in range(10)], user_id="u")

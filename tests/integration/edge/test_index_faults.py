@@ -263,7 +263,7 @@ def test_a_failure_at_any_call_loses_no_answer_and_heals(
         settle(store)
         faults.failing = {where: kind}
         if where == "entries":  # asked for when an index is opened only
-            storage_of(store)._users._open["u"].replica.indexer._let_go()
+            storage_of(store).users._open["u"].replica.indexer._let_go()
         store.add_memory("unrelated", user_id="u", importance=0.0, memory_id="00000000-0000-4000-8000-000000000000")
         store.delete_memory("00000000-0000-4000-8000-000000000000", user_id="u")
         assert answers(store) == right
@@ -294,7 +294,7 @@ def test_answers_stay_right_while_the_index_is_lost_again_and_again(tmp_path: Pa
         fill(store)
         settle(store)
         right = answers(store)
-        indexer = storage_of(store)._users._open["u"].replica.indexer
+        indexer = storage_of(store).users._open["u"].replica.indexer
 
         def lose_and_rebuild() -> None:
             for _ in range(6):

@@ -37,8 +37,8 @@ NEXT = """
 import os
 from alembic import op
 
-revision = "edge_0002"
-down_revision = "edge_0001"
+revision = "edge_0003"
+down_revision = "edge_0002"
 branch_labels = None
 depends_on = None
 
@@ -172,7 +172,7 @@ def schema_then(tmp_path: Path) -> Callable[[str], Schema]:
         scripts = tmp_path / f"scripts {abs(hash(then))} %"
         if not scripts.exists():
             shutil.copytree(script_location(), scripts, ignore=shutil.ignore_patterns("__pycache__"))
-            (scripts / "versions" / "edge_0002_moods.py").write_text(NEXT.format(then=then))
+            (scripts / "versions" / "edge_0003_moods.py").write_text(NEXT.format(then=then))
         return Schema(scripts)
 
     return make
@@ -200,7 +200,7 @@ def test_an_older_file_is_upgraded_when_its_user_is_opened(replica: Path, schema
         assert len(store.recall("green tea", user_id="u", filters={"tags_all": ["茶"]})) == 1
         assert len(store.recall("green tea", user_id="w")) == 0
         store.add_memory("a user that is new", user_id="w")
-    assert revision(file_of(replica)) == revision(file_of(replica, "w")) == "edge_0002"
+    assert revision(file_of(replica)) == revision(file_of(replica, "w")) == "edge_0003"
     assert sql(file_of(replica), "SELECT count(*) FROM moods") == [(2,)]
     assert sql(file_of(replica, "w"), "SELECT count(*) FROM moods") == [(0,)]
 
@@ -209,11 +209,11 @@ def test_a_copy_from_before_the_upgrade_is_kept_whole(replica: Path, schema_then
     with open_replica(replica, index=plain_index(), schema=schema_then(GOOD)) as store:
         gone = everything(store, "u")[0]
         store.delete_memory(gone.memory_id, user_id="u")
-    kept = file_of(replica).with_name("memory.db.edge_0001")
+    kept = file_of(replica).with_name("memory.db.edge_0002")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert sorted(entry.name for entry in kept.parent.glob("memory.db*")) == ["memory.db", "memory.db.edge_0001"]
+    assert sorted(entry.name for entry in kept.parent.glob("memory.db*")) == ["memory.db", "memory.db.edge_0002"]
     assert sql(kept, "PRAGMA integrity_check") == [("ok",)]
-    assert revision(kept) == "edge_0001"
+    assert revision(kept) == "edge_0002"
     file = file_of(replica)
     kept.replace(file)
     with open_replica(replica, index=plain_index()) as store:
@@ -230,7 +230,7 @@ def test_what_is_only_in_the_log_is_in_the_copy_and_in_the_upgraded_file(
     assert file.with_name("memory.db-wal").stat().st_size > 0
     with open_replica(path, index=plain_index(), schema=schema_then(GOOD)) as store:
         assert contents(store) == ["of the other process"]
-    kept = file.with_name("memory.db.edge_0001")
+    kept = file.with_name("memory.db.edge_0002")
     assert sql(kept, "SELECT content FROM memories") == [("of the other process",)]
 
 
@@ -241,14 +241,14 @@ def test_a_migration_that_fails_half_way_leaves_the_file_as_it_was(
         for _ in range(2):
             with pytest.raises(memory.StoreError, match="nowhere"):
                 store.list_memories(user_id="u")
-    assert revision(file_of(replica)) == "edge_0001"
+    assert revision(file_of(replica)) == "edge_0002"
     assert sql(file_of(replica), "SELECT name FROM sqlite_schema WHERE name = 'moods'") == []
     with open_replica(replica, index=plain_index()) as store:
         assert contents(store) == ["green tea of u", "second"]
         store.add_memory("by the old program", user_id="u")
     with open_replica(replica, index=plain_index(), schema=schema_then(GOOD)) as store:
         assert contents(store) == ["by the old program", "green tea of u", "second"]
-    assert sql(file_of(replica).with_name("memory.db.edge_0001"), "SELECT count(*) FROM memories") == [(3,)]
+    assert sql(file_of(replica).with_name("memory.db.edge_0002"), "SELECT count(*) FROM memories") == [(3,)]
 
 
 def list_with(path: Path, scripts: Path) -> None:
@@ -262,13 +262,13 @@ def test_a_program_that_dies_in_the_middle_of_an_upgrade_leaves_it_to_the_next(
     for _ in range(2):
         with pytest.raises(AssertionError, match="with 9"):
             elsewhere(list_with, replica, schema_then(DIES).branch.location)
-        assert revision(file_of(replica)) == "edge_0001"
-    (file_of(replica).parent / "memory.db.edge_0001.partial").write_bytes(b"cut short")
+        assert revision(file_of(replica)) == "edge_0002"
+    (file_of(replica).parent / "memory.db.edge_0002.partial").write_bytes(b"cut short")
     with open_replica(replica, index=plain_index(), schema=schema_then(GOOD)) as store:
         assert contents(store) == ["green tea of u", "second"]
-    assert revision(file_of(replica)) == "edge_0002"
-    assert not (file_of(replica).parent / "memory.db.edge_0001.partial").exists()
-    assert revision(file_of(replica).with_name("memory.db.edge_0001")) == "edge_0001"
+    assert revision(file_of(replica)) == "edge_0003"
+    assert not (file_of(replica).parent / "memory.db.edge_0002.partial").exists()
+    assert revision(file_of(replica).with_name("memory.db.edge_0002")) == "edge_0002"
 
 
 def test_a_file_newer_than_the_program_is_refused_and_not_touched(
@@ -280,31 +280,31 @@ def test_a_file_newer_than_the_program_is_refused_and_not_touched(
     with open_replica(replica, index=plain_index()) as store:
         with pytest.raises(memory.SchemaMismatch, match="newer") as caught:
             store.recall("tea", user_id="u")
-        assert caught.value.current == "edge_0002"
+        assert caught.value.current == "edge_0003"
         assert "upgrade nightingale-memory" in caught.value.hint
     with pytest.raises(memory.SchemaMismatch, match="newer"):
         revisions.upgrade(replica)
     assert findings(replica, index=plain_index(), repair=True)["folders"] >= 1
     assert file_of(replica).read_bytes() == before
-    assert "edge_0002" in revisions.revisions(replica)[0]
+    assert "edge_0003" in revisions.revisions(replica)[0]
 
 
 def test_all_users_are_upgraded_on_demand(
     replica: Path, schema_then: Callable[[str], Schema], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert revisions.revisions(replica) == (["edge_0001"], "edge_0001")
-    monkeypatch.setattr(revisions, "Schema", lambda: schema_then(GOOD))
-    assert revisions.revisions(replica) == (["edge_0001"], "edge_0002")
-    revisions.upgrade(replica)
     assert revisions.revisions(replica) == (["edge_0002"], "edge_0002")
-    assert revision(file_of(replica, "u")) == revision(file_of(replica, "v")) == "edge_0002"
+    monkeypatch.setattr(revisions, "Schema", lambda: schema_then(GOOD))
+    assert revisions.revisions(replica) == (["edge_0002"], "edge_0003")
+    revisions.upgrade(replica)
+    assert revisions.revisions(replica) == (["edge_0003"], "edge_0003")
+    assert revision(file_of(replica, "u")) == revision(file_of(replica, "v")) == "edge_0003"
 
 
 def test_copies_are_dropped_after_thirty_days(replica: Path, schema_then: Callable[[str], Schema]) -> None:
     with open_replica(replica, index=plain_index(), schema=schema_then(GOOD)) as store:
         store.list_memories(user_id="u")
         store.list_memories(user_id="v")
-    kept = {user: file_of(replica, user).with_name("memory.db.edge_0001") for user in ("u", "v")}
+    kept = {user: file_of(replica, user).with_name("memory.db.edge_0002") for user in ("u", "v")}
     for user, days in (("u", 29), ("v", 31)):
         then = time.time() - days * 86_400
         os.utime(kept[user], (then, then))

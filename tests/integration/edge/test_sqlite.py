@@ -36,7 +36,7 @@ def file_of(path: Path, user_id: str = "u") -> Path:
 
 
 def database_of(store: StorageProvider, user_id: str = "u") -> Database:
-    with storage_of(store)._users.lease(user_id) as replica:
+    with storage_of(store).users.lease(user_id) as replica:
         assert replica is not None
         return replica.database
 

@@ -37,7 +37,7 @@ def undisturbed(path: Path, *, max_open: int) -> Iterator[StorageProvider]:
 
 
 def now_open(store: StorageProvider) -> list[str]:
-    return storage_of(store)._users.now_open()
+    return storage_of(store).users.now_open()
 
 
 def test_threads_of_many_users_with_one_open_at_a_time_lose_and_mix_nothing(tmp_path: Path) -> None:

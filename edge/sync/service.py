@@ -1,0 +1,178 @@
+"""Sync of all users of a replica: who reaches the centre, one session of a user at a time, and what is told of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from edge.replica import Replica
+from edge.sqlite import outbox, syncing
+from edge.sqlite.conflicts import count_conflicts
+from edge.sync.records import Model
+from edge.sync.report import SyncCondition, SyncReport, SyncStatus, condition_of
+from edge.sync.session import Progress, Session, no_progress
+from edge.users import Users
+from memory.core.centre import SyncCentre
+from memory.core.errors import ConfigError, DeviceRevoked, Error, NotFound
+from memory.core.ports import Clock
+
+logger = logging.getLogger(__name__)
+Dial = Callable[[], SyncCentre]
+
+
+class SyncService:
+    """Methods may be called from any thread."""
+
+    def __init__(
+        self, users: Users, dial: Dial | None, model: Callable[[], Model], clock: Clock, *, schema: str
+    ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            users: Of the replica.
+            dial: Reaches the centre, when it is first needed; None: there is none.
+            model: The replica's embedding model.
+            clock: This device's.
+            schema: Revision of the users' files.
+        """
+        self._users, self._dial, self._model, self._clock, self._schema = users, dial, model, clock, schema
+        self._centre: SyncCentre | None = None
+        self._dialling = threading.Lock()
+        self._sessions: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    @property
+    def has_centre(self) -> bool:
+        """Whether there is anything to sync with."""
+        return self._dial is not None
+
+    def centre(self) -> SyncCentre:
+        """The centre, reached.
+
+        Raises:
+            ConfigError: none is configured. StoreUnavailable, SchemaMismatch, …: what reaching it raises.
+        """
+        if self._dial is None:
+            raise ConfigError(
+                "this replica has no centre", hint="open it with centre=postgresql://…, or set MEMORY_CENTRE_URL"
+            )
+        with self._dialling:
+            if self._centre is None:
+                self._centre = self._dial()
+            return self._centre
+
+    def sync(
+        self,
+        user_id: str,
+        *,
+        page_lines: int | None = None,
+        verify: bool = False,
+        listens: bool = False,
+        progress: Progress = no_progress,
+    ) -> SyncReport:
+        """Bring one user's replica and the centre together; it is made if there is none.
+
+        What goes wrong is noted for ``status`` and raised. If the centre has revoked the device, the user's memories
+        are removed from it: the error's ``unsent`` then says how many changes went with them.
+        """
+        with self._sessions[user_id]:
+            try:
+                with self._users.writing(user_id) as replica:
+                    try:
+                        return self._session(replica, page_lines, verify, listens, progress)
+                    except Error as error:
+                        self._note(replica, error)
+                        raise
+            except DeviceRevoked as error:
+                error.fields.setdefault("unsent", 0)
+                self._users.wipe(user_id)
+                logger.error("the centre has revoked this device for a user, whose memories are removed: %s", error)  # noqa: TRY400
+                raise
+
+    def _session(
+        self, replica: Replica, page_lines: int | None, verify: bool, listens: bool, progress: Progress
+    ) -> SyncReport:
+        limits = {} if page_lines is None else {"page_lines": page_lines}
+        return Session(
+            replica,
+            self.centre(),
+            self._model(),
+            self._clock,
+            schema=self._schema,
+            verify=verify,
+            listens=listens,
+            progress=progress,
+            **limits,
+        ).run()
+
+    def _note(self, replica: Replica, error: Error) -> None:
+        with replica.database.write() as connection:
+            syncing.set_sync(
+                connection,
+                state=condition_of(error).value,
+                problem=error.message,
+                hint=error.hint,
+                tried_at=self._clock.now(),
+            )
+            if isinstance(error, DeviceRevoked):
+                error.fields["unsent"] = outbox.pending(connection)[0]
+
+    def status(self, user_id: str) -> SyncStatus:
+        """How a user's replica stands to the centre, as far as is known here.
+
+        Raises:
+            NotFound: the user has no replica here.
+        """
+        with self._users.lease(user_id) as replica:
+            if replica is None:
+                raise NotFound("this user has no replica here", hint="`memory edge init` makes one", user_id=user_id)
+            with replica.database.read() as connection:
+                state = syncing.read_sync(connection)
+                pending, accesses = outbox.pending(connection)
+                conflicts = count_conflicts(connection)
+        return SyncStatus(
+            user_id=user_id,
+            condition=SyncCondition(state.state),
+            problem=state.problem,
+            hint=state.hint,
+            device=state.device,
+            epoch=state.epoch,
+            cursor=state.cursor,
+            head=state.centre_rev,
+            pending=pending,
+            pending_accesses=accesses,
+            equal=state.equal,
+            conflicts=conflicts,
+            synced_at=state.synced_at,
+            tried_at=state.tried_at,
+            clock_offset=state.clock_offset,
+        )
+
+    def suspect(self, user_id: str) -> None:
+        """Make the next session compare everything."""
+        with self._opened(user_id) as replica, replica.database.write() as connection:
+            syncing.set_sync(connection, suspicious=True)
+
+    def wipe(self, user_id: str) -> int:
+        """Remove a user from this device; returns how many changes had not been sent."""
+        with self._sessions[user_id]:
+            with self._opened(user_id) as replica, replica.database.read() as connection:
+                unsent = outbox.pending(connection)[0]
+            self._users.wipe(user_id)
+        return unsent
+
+    @contextmanager
+    def _opened(self, user_id: str) -> Iterator[Replica]:
+        with self._users.lease(user_id) as replica:
+            if replica is None:
+                raise NotFound("this user has no replica here", user_id=user_id)
+            yield replica
+
+    def close(self) -> None:
+        """Let go of the centre. Idempotent."""
+        with self._dialling:
+            if self._centre is not None:
+                self._centre.close()
+                self._centre = None
