@@ -15,7 +15,7 @@ from edge.sync.plan import DELETED, GONE
 from edge.sync.records import Model
 from edge.sync.report import SyncReport, SyncStatus
 from edge.sync.service import Dial, SyncService
-from edge.sync.session import Progress, no_progress
+from edge.sync.talk import Progress, no_progress
 from memory.core.errors import Error, NotFound
 from memory.core.model import Memory
 from memory.core.ports import Clock, Embedder

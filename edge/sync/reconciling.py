@@ -7,21 +7,18 @@ centre's history: cut short, it begins anew, and what was done already is done a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from edge.replica import Replica
 from edge.sqlite import comparing, syncing
 from edge.sqlite.comparing import Held
 from edge.sqlite.database import Db
 from edge.sqlite.receiving import Receiving
 from edge.sync import plan
-from edge.sync.records import Model, Received, read_line
-from edge.sync.report import SyncReport
+from edge.sync.records import Received, read_line
+from edge.sync.talk import Talk
 from memory.core import sync as wire
-from memory.core.centre import SyncCentre
 from memory.core.errors import FormatError
-from memory.core.ports import Clock
 from memory.core.sync import Entry, FetchRequest, ManifestRequest, Welcome
 
 FETCHED_AT_ONCE: Final = 500
@@ -30,23 +27,9 @@ FETCHED_AT_ONCE: Final = 500
 class Reconciling:
     """One comparison."""
 
-    def __init__(
-        self,
-        replica: Replica,
-        centre: SyncCentre,
-        model: Model,
-        clock: Clock,
-        welcome: Welcome,
-        *,
-        device: str,
-        report: SyncReport,
-        progress: Callable[[str, int, int], None],
-        everything: bool = False,
-    ) -> None:
+    def __init__(self, talk: Talk, welcome: Welcome, *, everything: bool = False) -> None:
         """``everything``: fetch also what has the same hash, since access counts are not in it."""
-        self._everything = everything
-        self._replica, self._centre, self._model, self._clock = replica, centre, model, clock
-        self._welcome, self._device, self._report, self._progress = welcome, device, report, progress
+        self._talk, self._welcome, self._everything = talk, welcome, everything
 
     def run(self) -> None:
         """Compare all ranges; see the module."""
@@ -57,20 +40,20 @@ class Reconciling:
             upto = listed[-1].memory_id if page.more else None
             self._compare(above, upto, listed, cursor)
             done += len(listed)
-            self._progress("compare", done, max(done, self._welcome.head.live))
+            self._talk.progress("compare", done, max(done, self._welcome.head.live))
             if upto is None:
                 break
             above = upto
-        with self._replica.database.write() as connection:
+        with self._talk.replica.database.write() as connection:
             if syncing.read_sync(connection).epoch != self._welcome.epoch:
                 syncing.forget_marks(connection)  # revisions of two histories do not compare
             syncing.set_sync(connection, epoch=self._welcome.epoch, cursor=cursor, suspicious=False)
             syncing.recount(connection)
-        self._replica.step("reconciled")
+        self._talk.replica.step("reconciled")
 
     def _begin(self) -> int:
         """Mark the comparison as begun, so that it is repeated if it is cut short; returns the cursor after it."""
-        with self._replica.database.write() as connection:
+        with self._talk.replica.database.write() as connection:
             here = syncing.read_sync(connection)
             if here.epoch != self._welcome.epoch:
                 comparing.offer_accesses_again(connection)
@@ -78,11 +61,11 @@ class Reconciling:
         return plan.cursor_after_comparison(here.position(), self._welcome)
 
     def _manifest(self, above: str) -> tuple[wire.Page, list[Entry]]:
-        self._report.round_trips += 1
+        self._talk.report.round_trips += 1
         request = ManifestRequest(
-            device=self._device, user_id=self._replica.user_id, epoch=self._welcome.epoch, above=above
+            device=self._talk.device, user_id=self._talk.replica.user_id, epoch=self._welcome.epoch, above=above
         )
-        received = wire.read_page(self._centre.manifest(request), wire.MANIFEST)
+        received = wire.read_page(self._talk.centre.manifest(request), wire.MANIFEST)
         listed = wire.entries(received)
         ids = [entry.memory_id for entry in listed]
         if ids != sorted(ids) or (ids and ids[0] <= above) or (received.page.more and not ids):
@@ -90,7 +73,7 @@ class Reconciling:
         return received.page, listed
 
     def _compare(self, above: str, upto: str | None, listed: Sequence[Entry], cursor: int) -> None:
-        with self._replica.database.read() as connection:
+        with self._talk.replica.database.read() as connection:
             held = comparing.held_between(connection, above, upto)
         different = set(comparing.differing(held, listed))
         # What the centre has changed after the cursor comes with the pull that follows.
@@ -103,7 +86,7 @@ class Reconciling:
             self._fetch(wanted[start : start + FETCHED_AT_ONCE])
         same = [entry for entry in listed if entry.memory_id not in different]
         known = {entry.memory_id for entry in listed}
-        with self._replica.database.write() as connection:
+        with self._talk.replica.database.write() as connection:
             comparing.rebase(connection, self._welcome.epoch, [entry for entry in same if not entry.deleted])
             comparing.centre_deleted(connection, [entry.memory_id for entry in same if entry.deleted])
             for item in held.values():
@@ -112,42 +95,38 @@ class Reconciling:
 
     def _missing(self, connection: Db, item: Held) -> None:
         if item.live and plan.missing(item.base, self._welcome) is plan.Missing.REMOVE:
-            self._report.removed += 1
-            self._report.conflicts += comparing.remove_purged(
-                connection, self._replica.author, item.memory_id, plan.GONE, now=self._clock.now()
+            self._talk.report.removed += 1
+            self._talk.report.conflicts += comparing.remove_purged(
+                connection, self._talk.replica.author, item.memory_id, plan.GONE, now=self._talk.clock.now()
             )
         else:
             comparing.offer_again(connection, item)
 
     def _fetch(self, memory_ids: Sequence[str]) -> None:
-        self._report.round_trips += 1
+        self._talk.report.round_trips += 1
         request = FetchRequest(
-            device=self._device,
-            user_id=self._replica.user_id,
+            device=self._talk.device,
+            user_id=self._talk.replica.user_id,
             epoch=self._welcome.epoch,
             memory_ids=tuple(memory_ids),
         )
-        received = wire.read_page(self._centre.fetch(request), wire.RECORDS)
+        received = wire.read_page(self._talk.centre.fetch(request), wire.RECORDS)
         self.take(received.lines, now=received.page.now)
 
     def take(self, lines: Sequence[Mapping[str, object]], *, now: int) -> None:
         """Write down records that differ."""
-        now = max(now, self._clock.now())
-        ready = [read_line(line, self._replica.user_id, self._model, now=now) for line in lines]
-        with self._replica.database.write() as connection:
+        now = max(now, self._talk.clock.now())
+        ready = [read_line(line, self._talk.replica.user_id, self._talk.model, now=now) for line in lines]
+        with self._talk.replica.database.write() as connection:
             taken = Receiving(
                 connection,
-                self._replica.author,
+                self._talk.replica.author,
                 epoch=self._welcome.epoch,
-                now=self._clock.now(),
+                now=self._talk.clock.now(),
                 comparing=True,
             )
             for item in ready:
                 if isinstance(item, Received):
                     taken.record(item.item, item.rev)
             tally = taken.finish()
-        self._report.pulled += len(ready)
-        self._report.changed += tally.changed
-        self._report.conflicts += tally.lost
-        self._report.deferred += tally.deferred
-        self._replica.wrote(len(ready))
+        self._talk.count(len(ready), tally)

@@ -13,7 +13,8 @@ from edge.sqlite import outbox, syncing
 from edge.sqlite.conflicts import count_conflicts
 from edge.sync.records import Model
 from edge.sync.report import SyncCondition, SyncReport, SyncStatus, condition_of
-from edge.sync.session import Progress, Session, no_progress
+from edge.sync.session import Session
+from edge.sync.talk import Progress, no_progress
 from edge.users import Users
 from memory.core.centre import SyncCentre
 from memory.core.errors import ConfigError, DeviceRevoked, Error, NotFound
