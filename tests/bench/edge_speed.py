@@ -116,7 +116,7 @@ def nearest(matrix: Vectors, vector: Vector, limit: int) -> Any:
 def exact_recall(store: StorageProvider, texts: Sequence[str], matrix: Vectors, asked: Sequence[Vector]) -> float:
     """Share of the 50 truly nearest that the vector index finds."""
     found = 0
-    with storage_of(store)._users.writing(USER) as replica:
+    with storage_of(store).users.writing(USER) as replica:
         search = replica.indexer.searcher()
         with replica.database.read() as connection:
             names = dict(connection.execute("SELECT memory_id, content FROM memories").fetchall())
