@@ -18,6 +18,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     SmallInteger,
+    Text,
     UniqueConstraint,
     text,
 )
@@ -80,7 +81,7 @@ class AccessRow(Central, AccessColumns, table=True):
     """Accesses of a memory by one writer. Its own ``rev`` lets recall go unnoticed by the record."""
 
     __tablename__ = "memory_access"
-    __table_args__ = (_child_of_memory(),)
+    __table_args__ = (_child_of_memory(), Index("memory_access_revisions", "user_id", "rev"))
     rev: int = Field(sa_type=BigInteger())
 
 
@@ -130,14 +131,85 @@ class TombstoneRow(Central, TombstoneColumns, table=True):
     rev: int = Field(sa_type=BigInteger())
 
 
+def _zero() -> Any:
+    return Field(default=0, sa_type=BigInteger(), sa_column_kwargs={"server_default": text("0")})
+
+
 class SyncUserRow(Central, table=True):
-    """A user's revision and clock. Its row lock orders that user's writers."""
+    """A user's revision and clock. Its row lock orders that user's writers.
+
+    ``epoch`` names the history that the revisions are of, and is the writer of the centre's stamps and counts.
+    ``digest``, ``live_count`` and ``access_total`` are those at ``hashed_rev`` (see ``memory.postgres.digest``). Until
+    ``watched_until``, ms UTC, a change is told to those who listen.
+    """
 
     __tablename__ = "sync_user"
     user_id: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
     rev: int = Field(sa_type=BigInteger())
     hlc_ms: int = Field(sa_type=BigInteger())
     hlc_counter: int = Field(sa_type=BigInteger())
+    epoch: str = Field(sa_type=ORDERED_TEXT)
+    digest: int = _zero()
+    live_count: int = _zero()
+    access_total: int = _zero()
+    hashed_rev: int = _zero()
+    watched_until: int = _zero()
+
+
+class LineageRow(Central, table=True):
+    """A former epoch of a user, and the revision up to which this database still holds what it gave out."""
+
+    __tablename__ = "sync_lineage"
+    user_id: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
+    epoch: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
+    bound_rev: int = Field(sa_type=BigInteger())
+
+
+class DeviceRow(Central, table=True):
+    """A device that holds a user's memories. Marks of it above ``pruned_rev`` are all kept."""
+
+    __tablename__ = "sync_device"
+    user_id: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
+    device_id: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
+    schema_: str = Field(sa_type=ORDERED_TEXT, sa_column_kwargs={"name": "schema"})
+    model: str = Field(sa_type=ORDERED_TEXT)
+    token_hash: str | None = Field(default=None, sa_type=ORDERED_TEXT)
+    registered_at: int = Field(sa_type=BigInteger())
+    last_seen_at: int = Field(sa_type=BigInteger())
+    revoked_at: int | None = Field(default=None, sa_type=BigInteger())
+    pruned_rev: int = _zero()
+
+
+class MarkRow(Central, table=True):
+    """A random name that a device has noted, too, with the revision that it had received then."""
+
+    __tablename__ = "sync_mark"
+    user_id: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
+    device_id: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
+    number: int | None = Field(
+        default=None, primary_key=True, sa_type=BigInteger(), sa_column_args=[Identity(always=True)]
+    )
+    mark: str = Field(sa_type=ORDERED_TEXT)
+    rev: int = Field(sa_type=BigInteger())
+
+
+class HashRow(Central, OwnedColumns, table=True):
+    """The hash of a memory as it was at ``hashed_rev``; of one deleted since it is still in the digest."""
+
+    __tablename__ = "memory_hashes"
+    row_hash: int = Field(sa_type=BigInteger())
+
+
+class ConflictRow(Central, OwnedColumns, table=True):
+    """A text that lost to an edit made at the same time; ``winner`` is the stamp of that one."""
+
+    __tablename__ = "memory_conflicts"
+    __table_args__ = (_child_of_memory(),)
+    stamp: str = Field(primary_key=True, sa_type=ORDERED_TEXT)
+    content: str = Field(sa_type=Text())
+    winner: str = Field(sa_type=ORDERED_TEXT)
+    device_id: str = Field(sa_type=ORDERED_TEXT)
+    logged_at: int = Field(sa_type=BigInteger())
 
 
 class EmbeddingModelRow(Central, table=True):

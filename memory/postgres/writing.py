@@ -27,14 +27,14 @@ from memory.postgres.terms import lexemes
 
 # (now, 0) if the wall clock has moved on, else the counter plus one: `next_tick` in SQL, held equal by a test.
 _DRAW: Final = f"""
-INSERT INTO sync_user AS s (user_id, rev, hlc_ms, hlc_counter)
-VALUES (%(user)s, %(count)s, %(now)s, 0)
+INSERT INTO sync_user AS s (user_id, epoch, rev, hlc_ms, hlc_counter)
+VALUES (%(user)s, (SELECT epoch FROM sync_meta), %(count)s, %(now)s, 0)
 ON CONFLICT (user_id) DO UPDATE SET
     rev = s.rev + %(count)s,
     hlc_ms = CASE WHEN %(now)s > s.hlc_ms THEN %(now)s
         WHEN s.hlc_counter < {MAX_COUNTER} THEN s.hlc_ms ELSE s.hlc_ms + 1 END,
     hlc_counter = CASE WHEN %(now)s <= s.hlc_ms AND s.hlc_counter < {MAX_COUNTER} THEN s.hlc_counter + 1 ELSE 0 END
-RETURNING s.rev, s.hlc_ms, s.hlc_counter, (SELECT epoch FROM sync_meta) AS epoch
+RETURNING s.rev, s.hlc_ms, s.hlc_counter, s.epoch
 """
 
 _INSERT_ONE: Final = f"""
@@ -319,9 +319,10 @@ def touch(connection: Db, user_id: str, touches: Sequence[Touch]) -> None:
     if not kept:
         return
     connection.execute(
-        "WITH head AS (UPDATE sync_user SET rev = rev + %(n)s WHERE user_id = %(user)s RETURNING rev - %(n)s AS rev)"
+        "WITH head AS (UPDATE sync_user SET rev = rev + %(n)s WHERE user_id = %(user)s"
+        "   RETURNING rev - %(n)s AS rev, epoch)"
         " INSERT INTO memory_access AS a (user_id, memory_id, writer, count, last_access_at, rev)"
-        " SELECT %(user)s, t.id, (SELECT epoch FROM sync_meta), t.count, t.last, head.rev + t.number"
+        " SELECT %(user)s, t.id, head.epoch, t.count, t.last, head.rev + t.number"
         " FROM head, unnest(%(ids)s::uuid[], %(counts)s::int8[], %(lasts)s::int8[])"
         "   WITH ORDINALITY AS t(id, count, last, number)"
         " ON CONFLICT (user_id, memory_id, writer) DO UPDATE SET count = a.count + excluded.count,"
