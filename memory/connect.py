@@ -16,6 +16,7 @@ from memory.embedding.factory import embedder_from, spec_of
 from memory.engine.embedding import REEMBED_COMMAND
 from memory.engine.provider import StorageProvider
 from memory.postgres import migrations
+from memory.postgres.centre import dial_centre
 from memory.postgres.database import Database
 from memory.postgres.embedded import EmbeddedServer, default_directory
 from memory.postgres.epoch import adopt_epoch
@@ -216,8 +217,6 @@ def centre_dial(config: MemoryConfig, clock: Clock) -> Callable[[], SyncCentre] 
     scheme = url.split("://", 1)[0]
     if scheme not in POSTGRES_SCHEMES:
         raise ConfigError("centre: is no URL of a central database", hint="use postgresql://user:password@host/database")
-    from memory.postgres.centre import dial_centre
-
     return lambda: dial_centre(url, clock, pool_size=CENTRE_CONNECTIONS, timeout=config.connect_timeout)
 
 

@@ -9,10 +9,11 @@ from uuid import UUID
 
 from memory.core.errors import ModelMismatch, Refused
 from memory.core.ports import Embedder, Vector
+from memory.core.text import document_terms
 from memory.engine.embedding import checked, known_dimension, other_model
 from memory.engine.storage import Pending
 from memory.postgres.database import Database, Db
-from memory.postgres.writing import write_vector
+from memory.postgres.writing import write_terms, write_vector
 
 logger = logging.getLogger(__name__)
 _BATCH: Final = 64
@@ -116,13 +117,15 @@ def put_vectors(connection: Db, vectors: Sequence[tuple[Pending, Vector]], *, mo
     for item, vector in sorted(vectors, key=lambda pair: (pair[0].user_id, pair[0].memory_id)):
         key = {"user": item.user_id, "id": UUID(item.memory_id), "content": item.content, "model": model_id}
         row = connection.execute(
-            "SELECT status, memory_type, created_at FROM memories"
+            "SELECT status, memory_type, created_at, length FROM memories"
             " WHERE user_id = %(user)s AND memory_id = %(id)s AND content = %(content)s FOR UPDATE",
             key,
         ).fetchone()
         if row is None:
             continue
-        write_vector(connection, item.user_id, item.memory_id, vector, model_id=model_id, repeated=row)
+        if row[3] == 0:  # raw SQL has changed the content, and could not tell its words
+            write_terms(connection, item.user_id, item.memory_id, document_terms(item.content))
+        write_vector(connection, item.user_id, item.memory_id, vector, model_id=model_id, repeated=row[:3])
         connection.execute(
             "UPDATE memories SET embedding_due = false WHERE user_id = %(user)s AND memory_id = %(id)s"
             " AND (SELECT model_id FROM sync_meta) = %(model)s",

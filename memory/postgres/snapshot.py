@@ -17,7 +17,7 @@ from memory.postgres.filters import Where
 
 _ROWS_AT_A_TIME: Final = 500
 
-_RECORDS: Final = """
+RECORDS: Final = """
 SELECT m.memory_id::text, m.user_id, m.content, m.memory_type, m.importance, m.status, m.source_session,
     m.created_at, m.updated_at, m.metadata, m.stamps, m.extra, m.rev,
     ARRAY(SELECT t.tag FROM memory_tags t WHERE t.user_id = m.user_id AND t.memory_id = m.memory_id ORDER BY t.tag),
@@ -74,9 +74,9 @@ def _records(connection: Db, scope: Scope, *, model_id: int, model: str) -> Gene
     )
     where = _live_where(scope)
     joined = "" if scope.after is None else _BASE.format(alias="m")
-    statement = f"{_RECORDS} {joined} WHERE {where} ORDER BY m.user_id, m.memory_id"
+    statement = f"{RECORDS} {joined} WHERE {where} ORDER BY m.user_id, m.memory_id"
     for row in _stream(connection, "memories", statement, {"model": model_id, **base, **where.params}):
-        yield _record(row, model)
+        yield record_of(row, model)
     if not scope.complete:
         return
     where = Where()
@@ -125,7 +125,7 @@ def _stream(connection: Db, name: str, statement: str, params: Mapping[str, Any]
         yield from cursor
 
 
-def _record(row: tuple[Any, ...], model: str) -> dict[str, Any]:
+def record_of(row: tuple[Any, ...], model: str) -> dict[str, Any]:
     """The record of a row, without the detour through ``State``: the stored stamps are the wire's already.
 
     A test holds it equal to ``core.record.encode_record``.

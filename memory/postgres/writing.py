@@ -19,6 +19,7 @@ from memory.core.errors import Conflict, NotFound
 from memory.core.ports import Vector
 from memory.core.record import encode_stamps
 from memory.core.state import SCALARS, Changes, State, created_state
+from memory.core.text import DocumentTerms
 from memory.engine.storage import Draft, NewText, Stored, Touch, id_is_taken
 from memory.policies.admission import check_result
 from memory.postgres.database import Db
@@ -256,6 +257,14 @@ def write_text(connection: Db, user_id: str, memory_id: str, text: NewText, stat
             model_id=model_id,
             repeated=tuple(state.value(name) for name in REPEATED),
         )
+
+
+def write_terms(connection: Db, user_id: str, memory_id: str, terms: DocumentTerms) -> None:
+    """Store the words of a memory's content."""
+    connection.execute(
+        "UPDATE memories SET length = %s, terms = array_to_tsvector(%s) WHERE user_id = %s AND memory_id = %s",
+        [terms.length, lexemes(user_id, terms.terms), user_id, UUID(memory_id)],
+    )
 
 
 def write_vector(
