@@ -83,6 +83,7 @@ class EdgeMemory(StorageProvider):
                 reports.append(self._service.sync(one, verify=verify, progress=progress))
             except Error as error:
                 failed.append(error)
+            self._loop.meet(one)
         if any(report.deferred for report in reports):
             self._backlog.wake()
         if failed:

@@ -55,6 +55,11 @@ class SyncLoop:
             self._wanted.add(user_id)
             self._changed.notify()
 
+    def meet(self, user_id: str) -> None:
+        """A user is on this device: from now on the loop keeps them in sync."""
+        if user_id not in self._due:
+            self.wrote(user_id)
+
     def told(self, name: str) -> None:
         """The centre tells that a user's memories have changed there; '' is anybody's."""
         with self._changed:

@@ -66,6 +66,8 @@ class Pushing:
     def carry_out(self, batch: outbox.Batch, answer: Received) -> None:
         """Note what became of a page that was pushed, in one transaction."""
         verdicts = wire.verdicts(answer)
+        if batch.lines and {verdict.memory_id for verdict in verdicts} != {*batch.records, *batch.accesses}:
+            raise FormatError("the answer does not say of each memory what became of it")
         with self._talk.replica.database.write() as connection:
             outbox.advance(connection, batch)
             for verdict in verdicts:

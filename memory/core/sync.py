@@ -122,7 +122,7 @@ class Page:
     """Pull: the cursor after it. Answer, manifest, records: the centre's revision."""
     more: bool = False
     mark: str | None = None
-    """Of an answer, and of a pull with lines: what the centre has noted with ``to``, and the replica is to note, too."""
+    """Of an answer, and of a pull with lines: what the centre has noted with ``to``, for the replica to note, too."""
     head: Head | None = None
     """On the last page of a pull: what the replica must now be equal to."""
     model: str = ""

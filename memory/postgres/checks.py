@@ -80,7 +80,8 @@ def _raise_heads(connection: Db, users: Sequence[str], _now: int) -> int:
     return _run(
         connection,
         "INSERT INTO sync_user AS s (user_id, epoch, rev, hlc_ms, hlc_counter)"
-        f" SELECT user_id, (SELECT epoch FROM sync_meta), rev, coalesce(ms, 0) + 1, 0 FROM ({_LARGEST}) l WHERE user_id = ANY(%(users)s)"
+        f" SELECT user_id, (SELECT epoch FROM sync_meta), rev, coalesce(ms, 0) + 1, 0 FROM ({_LARGEST}) l"
+        " WHERE user_id = ANY(%(users)s)"
         " ON CONFLICT (user_id) DO UPDATE SET rev = greatest(s.rev, excluded.rev),"
         " hlc_ms = greatest(s.hlc_ms, excluded.hlc_ms),"
         " hlc_counter = CASE WHEN excluded.hlc_ms > s.hlc_ms THEN 0 ELSE s.hlc_counter END",
