@@ -75,12 +75,13 @@ class EdgeMemory(StorageProvider):
         self._check_open()
         self._accesses.flush()
         users = self._edge.users.known() if user_id is None else [normalise.identifier(user_id, "user_id")]
-        self._service.centre()
+        self._service.require_centre()
         reports: list[SyncReport] = []
         failed: list[Error] = []
         for one in users:
             try:
-                reports.append(self._service.sync(one, verify=verify, progress=progress))
+                done = self._service.sync(one, create=user_id is not None, verify=verify, progress=progress)
+                reports += [] if done is None else [done]
             except Error as error:
                 failed.append(error)
             self._loop.meet(one)
@@ -99,9 +100,12 @@ class EdgeMemory(StorageProvider):
     def reconcile(self, user_id: str, *, progress: Progress = no_progress) -> SyncReport:
         """Compare everything with the centre, and mend what differs on either side."""
         user_id = self._ready(user_id)
-        self._service.centre()
+        self._service.require_centre()
         self._service.suspect(user_id)
-        return self._service.sync(user_id, verify=True, progress=progress)
+        report = self._service.sync(user_id, create=False, verify=True, progress=progress)
+        if report is None:
+            raise NotFound("this user has no replica here", user_id=user_id)
+        return report
 
     def forget_user(self, user_id: str) -> int:
         """Remove a user's memories from this device, and only from it; returns how many changes were never sent.
@@ -116,7 +120,7 @@ class EdgeMemory(StorageProvider):
 
     def _send_at_last(self, user_id: str) -> None:
         try:
-            self._service.sync(user_id)
+            self._service.sync(user_id, create=False)
         except Error:
             return  # how much is lost with it is counted, and told
 

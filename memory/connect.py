@@ -216,7 +216,9 @@ def centre_dial(config: MemoryConfig, clock: Clock) -> Callable[[], SyncCentre] 
     url = config.centre_url.get_secret_value()
     scheme = url.split("://", 1)[0]
     if scheme not in POSTGRES_SCHEMES:
-        raise ConfigError("centre: is no URL of a central database", hint="use postgresql://user:password@host/database")
+        raise ConfigError(
+            "centre: is no URL of a central database", hint="use postgresql://user:password@host/database"
+        )
     return lambda: dial_centre(url, clock, pool_size=CENTRE_CONNECTIONS, timeout=config.connect_timeout)
 
 

@@ -123,20 +123,20 @@ def remove_purged(connection: Db, author: Author, memory_id: str, reason: str, *
 
 
 def verify_shadows(connection: Db) -> int:
-    """Compute the hashes of unedited memories again from their rows; returns how many were others than noted.
+    """Compute the hashes of unedited memories again from their rows; returns how many are not what was noted.
 
-    A row that was damaged on disk so shows in the digest, and is fetched again.
+    A row that was damaged on disk then has no hash: it is missing in the digest, and the centre's version replaces it.
     """
     columns = "memory_id, stamps, extra, tags, metadata, content, shadow_hash"
-    rows = connection.execute(f"SELECT {columns} FROM memories WHERE base_rev IS NOT NULL AND shadow IS NULL")
-    wrong = [(row[0], row[6], computed) for row in rows if (computed := _computed(row)) != row[6]]
-    for memory_id, noted, computed in wrong:
-        shadow_changed(connection, noted, computed)
-        connection.execute("UPDATE memories SET shadow_hash = ? WHERE memory_id = ?", (computed, memory_id))
+    rows = connection.execute(f"SELECT {columns} FROM memories WHERE shadow_hash IS NOT NULL AND shadow IS NULL")
+    wrong = [(row[0], row[6]) for row in rows if _computed(row) != row[6]]
+    for memory_id, noted in wrong:
+        shadow_changed(connection, noted, None)
+        connection.execute("UPDATE memories SET shadow_hash = NULL WHERE memory_id = ?", (memory_id,))
     return len(wrong)
 
 
-def _computed(row: tuple[Any, ...]) -> int:
+def _computed(row: tuple[Any, ...]) -> int | None:
     memory_id, stamps, extra, tags, metadata, content, _ = row
     try:
         return stored_row_hash(
@@ -148,4 +148,4 @@ def _computed(row: tuple[Any, ...]) -> int:
             content_sha256=content_sha256(content),
         )
     except (ValueError, TypeError, KeyError, AttributeError):  # a damaged row can hold anything
-        return 0
+        return None

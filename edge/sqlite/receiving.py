@@ -20,6 +20,7 @@ from memory.core.text import DocumentTerms
 from memory.engine.storage import Incoming
 
 _NO_TERMS = DocumentTerms(frozenset(), 0)
+_BLANK_STAMPS = '{"*":"0.0.0"}'
 
 
 class _Shadow(NamedTuple):
@@ -57,12 +58,16 @@ class Receiving:
 
     def record(self, item: Incoming, rev: int) -> None:
         """Take in a record, live or deleted, that the centre has at a revision."""
+        damaged = blank_if_damaged(self._db, item.memory_id)
         known = self._merging.look(item.memory_id)
         shadow = self._shadow(item.memory_id, known)
         same_history = shadow.base_epoch == self._epoch
         if same_history and not self._comparing and shadow.base_rev is not None and shadow.base_rev > rev:
             return  # older than what is here: a file that comes late
-        decision = plan.receive(_local(known, shadow), item.state, same_history=same_history)
+        if damaged and known.state is not None:
+            decision = plan.Reception(state=plan.with_accesses(item.state, known.state), push_back=False)
+        else:
+            decision = plan.receive(_local(known, shadow), item.state, same_history=same_history)
         if decision.lost is not None and known.live is not None:
             self._log(item.memory_id, decision.lost, known.live.stored.state)
         self._store(item, rev, known, shadow, decision)
@@ -133,6 +138,23 @@ class Receiving:
         """Write down the revisions and the clock; returns what has become of the lines."""
         self._merging.finish()
         return self.tally
+
+
+def blank_if_damaged(connection: Db, memory_id: str) -> bool:
+    """Make a row readable that ``comparing.verify_shadows`` has found damaged, for the centre's version to replace it.
+
+    Returns whether it was one. What is kept are its place and its access counts.
+    """
+    return (
+        connection.execute(
+            "UPDATE memories SET content = '', memory_type = 'fact', importance = 0, status = 'active',"
+            " source_session = NULL, created_at = 0, stamps = ?, metadata = '{}', extra = '{}',"
+            " tags = (SELECT json_group_array(t.tag) FROM memory_tags t WHERE t.memory_id = memories.memory_id)"
+            " WHERE memory_id = ? AND base_rev IS NOT NULL AND shadow_hash IS NULL",
+            (_BLANK_STAMPS, memory_id),
+        ).rowcount
+        > 0
+    )
 
 
 def _local(known: Known, shadow: _Shadow) -> plan.Local:

@@ -117,7 +117,7 @@ class SyncLoop:
     def _sync(self, user_id: str) -> None:
         try:
             self._listen()
-            self._service.sync(user_id, listens=self._stop_listening is not None)
+            found = self._service.sync(user_id, create=False, listens=self._stop_listening is not None)
         except DeviceRevoked:
             self._forget(user_id)
         except Error as error:
@@ -126,12 +126,18 @@ class SyncLoop:
             logger.exception("sync failed unexpectedly, and is tried again")
             self._put_off(user_id, error)
         else:
+            if found is None:
+                self._forget(user_id)
+                return
             self._failures.pop(user_id, None)
             self._due[user_id] = time.monotonic() + self._jittered(self._interval)
 
     def _listen(self) -> None:
         if self._stop_listening is None:
-            self._stop_listening = self._service.centre().listen(self.told)
+            try:
+                self._stop_listening = self._service.centre().listen(self.told)
+            except Error as error:  # the session that comes next meets the same, and notes it for the status
+                logger.debug("the centre cannot be listened to yet: %s", error)
 
     def _forget(self, user_id: str) -> None:
         self._failures.pop(user_id, None)

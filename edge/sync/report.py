@@ -64,6 +64,8 @@ class SyncReport:
     """Lines received."""
     changed: int = 0
     """Memories that are others here than before."""
+    pushed_back: int = 0
+    """Memories received of which more is here than at the centre."""
     rejected: int = 0
     conflicts: int = 0
     """New entries in the log of conflicts."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
 
 from edge.replica import Replica
 from edge.sqlite import outbox, syncing
@@ -22,6 +24,7 @@ from memory.core.ports import Clock
 
 logger = logging.getLogger(__name__)
 Dial = Callable[[], SyncCentre]
+DIAL_PAUSE_SECONDS: Final = 0.5
 
 
 class SyncService:
@@ -41,6 +44,8 @@ class SyncService:
         """
         self._users, self._dial, self._model, self._clock, self._schema = users, dial, model, clock, schema
         self._centre: SyncCentre | None = None
+        self._unreached: tuple[float, Error] | None = None
+        """Until when it is not dialled again, and why."""
         self._dialling = threading.Lock()
         self._sessions: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -49,38 +54,59 @@ class SyncService:
         """Whether there is anything to sync with."""
         return self._dial is not None
 
-    def centre(self) -> SyncCentre:
-        """The centre, reached.
+    def require_centre(self) -> Dial:
+        """How to reach the centre.
 
         Raises:
-            ConfigError: none is configured. StoreUnavailable, SchemaMismatch, …: what reaching it raises.
+            ConfigError: none is configured.
         """
         if self._dial is None:
             raise ConfigError(
                 "this replica has no centre", hint="open it with centre=postgresql://…, or set MEMORY_CENTRE_URL"
             )
+        return self._dial
+
+    def centre(self) -> SyncCentre:
+        """The centre, reached. What could not be reached a moment ago is not tried again for every user.
+
+        Raises:
+            ConfigError: none is configured. StoreUnavailable, SchemaMismatch, …: what reaching it raises.
+        """
+        dial = self.require_centre()
         with self._dialling:
             if self._centre is None:
-                self._centre = self._dial()
+                if self._unreached is not None and time.monotonic() < self._unreached[0]:
+                    raise self._unreached[1]
+                try:
+                    self._centre = dial()
+                except Error as error:
+                    self._unreached = (time.monotonic() + DIAL_PAUSE_SECONDS, error)
+                    raise
             return self._centre
 
     def sync(
         self,
         user_id: str,
         *,
+        create: bool = True,
         page_lines: int | None = None,
         verify: bool = False,
         listens: bool = False,
         progress: Progress = no_progress,
-    ) -> SyncReport:
-        """Bring one user's replica and the centre together; it is made if there is none.
+    ) -> SyncReport | None:
+        """Bring one user's replica and the centre together.
+
+        ``create``: it is made if there is none; otherwise nothing happens then, and None is returned: who was removed
+        from this device since its users were listed must not come back.
 
         What goes wrong is noted for ``status`` and raised. If the centre has revoked the device, the user's memories
         are removed from it: the error's ``unsent`` then says how many changes went with them.
         """
         with self._sessions[user_id]:
             try:
-                with self._users.writing(user_id) as replica:
+                with self._lent(user_id, create=create) as replica:
+                    if replica is None:
+                        return None
                     try:
                         return self._session(replica, page_lines, verify, listens, progress)
                     except Error as error:
@@ -91,6 +117,9 @@ class SyncService:
                 self._users.wipe(user_id)
                 logger.error("the centre has revoked this device for a user, whose memories are removed: %s", error)  # noqa: TRY400
                 raise
+
+    def _lent(self, user_id: str, *, create: bool) -> AbstractContextManager[Replica | None]:
+        return self._users.writing(user_id) if create else self._users.lease(user_id)
 
     def _session(
         self, replica: Replica, page_lines: int | None, verify: bool, listens: bool, progress: Progress

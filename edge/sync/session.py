@@ -110,6 +110,8 @@ class Session:
             head = self._pull.run(welcome.head)
         else:
             head = welcome.head
+        if self.report.pushed_back and self._push.run():
+            head = self._pull.run(head)
         self._compare(head, welcome)
         self._finish()
 

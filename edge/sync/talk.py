@@ -57,5 +57,6 @@ class Talk:
         self.report.pulled += lines
         self.report.changed += tally.changed
         self.report.conflicts += tally.lost
+        self.report.pushed_back += tally.pushed_back
         self.report.deferred += tally.deferred
         self.replica.wrote(lines)

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from uuid import UUID
 
+from psycopg.errors import LockNotAvailable
+
+from memory.core.errors import StoreTimeout
 from memory.core.rowhash import stored_row_hash
 from memory.core.state import SCALARS
 from memory.postgres.database import Database, Db, Row
 
 CHUNK: Final = 5_000
 """Revisions in one transaction: writers of the user wait for no more than that."""
+PATIENCE_MS: Final = 200
+"""How long to wait for a writer; then the digest stays unknown for now."""
 
 _LIVE: Final = """
 SELECT m.memory_id::text, m.stamps,
@@ -35,7 +39,7 @@ RETURNING h.row_hash
 """
 _STORE: Final = """
 INSERT INTO memory_hashes (user_id, memory_id, row_hash)
-SELECT %(user)s, t.id, t.hash FROM unnest(%(ids)s::uuid[], %(hashes)s::int8[]) AS t(id, hash)
+SELECT %(user)s, t.id, t.hash FROM unnest(%(ids)s::text[]::uuid[], %(hashes)s::int8[]) AS t(id, hash)
 ON CONFLICT (user_id, memory_id) DO UPDATE SET row_hash = excluded.row_hash
 """
 
@@ -48,10 +52,16 @@ def settle(database: Database, user_id: str) -> None:
         ).fetchone()
     if row is None:
         return
-    settled = False
-    while not settled:
-        with database.transaction() as connection:
-            settled = _settle_some(connection, user_id, goal=row[0])
+    try:
+        settled = False
+        while not settled:
+            with database.transaction() as connection:
+                connection.execute(f"SET LOCAL lock_timeout = {PATIENCE_MS}")
+                settled = _settle_some(connection, user_id, goal=row[0])
+    except StoreTimeout as error:
+        if not isinstance(error.__cause__, LockNotAvailable):
+            raise
+        # Someone keeps a transaction open. What is committed can be read without a digest.
 
 
 def _settle_some(connection: Db, user_id: str, *, goal: int) -> bool:
@@ -83,7 +93,7 @@ class _Work:
 
     digest: int
     live: int
-    ids: list[UUID] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     hashes: list[int] = field(default_factory=list)
 
     def forget(self, old: int) -> None:
@@ -95,7 +105,7 @@ class _Work:
         self.digest ^= made if old is None else made ^ old
         self.live += old is None
         if made != old:
-            self.ids.append(UUID(memory_id))
+            self.ids.append(memory_id)
             self.hashes.append(made)
 
 

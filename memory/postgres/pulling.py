@@ -30,6 +30,12 @@ from memory.postgres.snapshot import RECORDS, record_of
 _AT_A_TIME: Final = 100
 """Records read at once: a page of long ones ends long before its last line, at MAX_PAGE_BYTES."""
 _RECORD, _TOMBSTONE, _ACCESS = 0, 1, 2
+# A few rows by their keys: without fresh statistics the planner would rather read all of the user's vectors.
+_VIEW: Final = """
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+SET LOCAL enable_hashjoin = off;
+SET LOCAL enable_mergejoin = off
+"""
 
 # Everything that has a revision, in its order. Access counts are not looked at beyond the page's last record, and not
 # sent with a memory whose record is, or will be: the record carries them.
@@ -102,7 +108,7 @@ def pull(database: Database, request: PullRequest) -> Given:
 @contextmanager
 def _view(database: Database) -> Iterator[Db]:
     with database.transaction() as connection:
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute(_VIEW)
         yield connection
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from memory.core.errors import StoreUnavailable
-from memory.core.sync import PullRequest
 from tests.sync.machine import Machine, Violation
 from tests.sync.model import USER
 from tests.sync.model_stack import model_stack
@@ -146,27 +145,29 @@ def silent_rewind(*without: str) -> None:
     assert world.contents(memory_id) == ["only here"] * 3
 
 
-def replayed_pull(*without: str) -> None:
-    """A pull arrives a second time, after the database was rewound."""
+def replayed_push(*without: str) -> None:
+    """A push arrives a second time, after the database was rewound to before it and the one before."""
     world = World(*without)
     world.shared()
     backup = world.centre.backup()
+    memory_id = world.create(world.a, "only here")
+    world.sync(world.a)
     world.create(world.a)
-    world.create(world.centre)
-    pulls: list[PullRequest] = []
-    pull = world.plain.pull
+    pushes: list[Sequence[bytes]] = []
+    push = world.plain.push
 
-    def recorded(request: PullRequest) -> Any:
-        pulls.append(request)
-        return pull(request)
+    def recorded(lines: Sequence[bytes]) -> Any:
+        pushes.append(list(lines))
+        return push(lines)
 
-    world.plain.pull = recorded  # type: ignore[method-assign]
+    world.plain.push = recorded  # type: ignore[method-assign]
     world.sync(world.a)
     world.restore(backup, known=False)
     for number in range(4):
         world.create(world.centre, f"other {number}")
-    list(pull(pulls[-1]))
+    list(push(pushes[-1]))
     world.heal()
+    assert world.contents(memory_id) == ["only here"] * 3
 
 
 def noticed_by_another(*without: str) -> None:
@@ -319,7 +320,7 @@ SCENARIOS: Sequence[tuple[str, Scenario]] = (
     ("push-back", above_a_restored_version),
     ("marks", silent_rewind),
     ("epochs", silent_rewind),
-    ("draw", replayed_pull),
+    ("draw", replayed_push),
     ("trust", noticed_by_another),
     ("adopt", acknowledged_and_rewound_to_the_cursor),
     ("forget", mark_of_another_epoch),

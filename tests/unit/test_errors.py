@@ -28,6 +28,8 @@ def tree(kind: type[Error] = Error) -> Iterator[type[Error]]:
 KINDS = sorted(set(tree()), key=lambda kind: kind.__name__)
 PLAIN_KINDS = [kind for kind in KINDS if kind is not InvalidValue]
 RETRYABLE = {
+    "ClockAhead",
+    "EpochChanged",
     "StoreUnavailable",
     "StoreTimeout",
     "StoreBusy",
