@@ -76,6 +76,7 @@ class EdgeMemory(StorageProvider):
         self._accesses.flush()
         users = self._edge.users.known() if user_id is None else [normalise.identifier(user_id, "user_id")]
         self._service.require_centre()
+        self._service.begin_round()
         reports: list[SyncReport] = []
         failed: list[Error] = []
         for one in users:
@@ -101,6 +102,7 @@ class EdgeMemory(StorageProvider):
         """Compare everything with the centre, and mend what differs on either side."""
         user_id = self._ready(user_id)
         self._service.require_centre()
+        self._service.begin_round()
         self._service.suspect(user_id)
         report = self._service.sync(user_id, create=False, verify=True, progress=progress)
         if report is None:
@@ -119,6 +121,7 @@ class EdgeMemory(StorageProvider):
         return self._service.wipe(user_id)
 
     def _send_at_last(self, user_id: str) -> None:
+        self._service.begin_round()
         try:
             self._service.sync(user_id, create=False)
         except Error:

@@ -83,6 +83,7 @@ class SyncLoop:
             users = self._next_users()
             if users is None:
                 return
+            self._service.begin_round()
             for user_id in users:
                 if self._stopping:
                     return

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final
 
 from edge.replica import Replica
 from edge.sqlite import outbox, syncing
@@ -24,7 +22,6 @@ from memory.core.ports import Clock
 
 logger = logging.getLogger(__name__)
 Dial = Callable[[], SyncCentre]
-DIAL_PAUSE_SECONDS: Final = 0.5
 
 
 class SyncService:
@@ -44,8 +41,8 @@ class SyncService:
         """
         self._users, self._dial, self._model, self._clock, self._schema = users, dial, model, clock, schema
         self._centre: SyncCentre | None = None
-        self._unreached: tuple[float, Error] | None = None
-        """Until when it is not dialled again, and why."""
+        self._unreached: Error | None = None
+        """Why it was not reached in this round."""
         self._dialling = threading.Lock()
         self._sessions: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -66,8 +63,12 @@ class SyncService:
             )
         return self._dial
 
+    def begin_round(self) -> None:
+        """From here on a centre that was not reached is tried once more, not once for each user."""
+        self._unreached = None
+
     def centre(self) -> SyncCentre:
-        """The centre, reached. What could not be reached a moment ago is not tried again for every user.
+        """The centre, reached, unless it was not in this round.
 
         Raises:
             ConfigError: none is configured. StoreUnavailable, SchemaMismatch, …: what reaching it raises.
@@ -75,12 +76,12 @@ class SyncService:
         dial = self.require_centre()
         with self._dialling:
             if self._centre is None:
-                if self._unreached is not None and time.monotonic() < self._unreached[0]:
-                    raise self._unreached[1]
+                if self._unreached is not None:
+                    raise self._unreached
                 try:
                     self._centre = dial()
                 except Error as error:
-                    self._unreached = (time.monotonic() + DIAL_PAUSE_SECONDS, error)
+                    self._unreached = error
                     raise
             return self._centre
 
