@@ -199,13 +199,13 @@ def _volatile(config: MemoryConfig, clock: Clock, embedder: Embedder) -> Storage
 def _edge(path: Path, config: MemoryConfig, clock: Clock, embedder: Embedder) -> EdgeMemory:
     from edge.provider import EdgeMemory, SyncSettings  # noqa: PLC0415
 
-    dial = centre_dial(config, clock)
+    dial = centre_dial(config)
     storage = open_replica(path, config, clock, embedder)
     settings = SyncSettings(background=config.sync_background, interval=config.sync_interval)
     return EdgeMemory(storage, embedder, clock, config.engine_settings(), dial=dial, sync=settings)
 
 
-def centre_dial(config: MemoryConfig, clock: Clock) -> Callable[[], SyncCentre] | None:
+def centre_dial(config: MemoryConfig) -> Callable[[], SyncCentre] | None:
     """How to reach the configured centre of a replica, when it is needed; None if there is none.
 
     Raises:
@@ -219,6 +219,7 @@ def centre_dial(config: MemoryConfig, clock: Clock) -> Callable[[], SyncCentre] 
         raise ConfigError(
             "centre: is no URL of a central database", hint="use postgresql://user:password@host/database"
         )
+    clock = None if config.now is None else FixedClock(config.now)
     return lambda: dial_centre(url, clock, pool_size=CENTRE_CONNECTIONS, timeout=config.connect_timeout)
 
 

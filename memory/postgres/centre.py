@@ -28,10 +28,17 @@ from memory.postgres.devices import CurrentModel
 from memory.postgres.digest import settle
 from memory.postgres.epoch import adopt_epoch
 from memory.postgres.greeting import greet
+from memory.postgres.server_clock import ServerClock
 
 
-def dial_centre(conninfo: str, clock: Clock, *, pool_size: int, timeout: float) -> PostgresCentre:
+def dial_centre(conninfo: str, clock: Clock | None, *, pool_size: int, timeout: float) -> PostgresCentre:
     """Reach a central database.
+
+    Args:
+        conninfo: libpq URL or key=value string.
+        clock: What the centre takes for the time; None: the database server's, not that of whoever asks.
+        pool_size: Most connections at a time.
+        timeout: Seconds to wait for a connection.
 
     Raises:
         ConfigError, StoreUnavailable, StoreDenied. SchemaMismatch: it is not at this program's revision.
@@ -43,7 +50,7 @@ def dial_centre(conninfo: str, clock: Clock, *, pool_size: int, timeout: float) 
     except BaseException:
         database.close()
         raise
-    return PostgresCentre(database, clock)
+    return PostgresCentre(database, clock or ServerClock(database))
 
 
 class PostgresCentre:

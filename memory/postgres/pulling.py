@@ -34,7 +34,9 @@ _RECORD, _TOMBSTONE, _ACCESS = 0, 1, 2
 _VIEW: Final = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
 SET LOCAL enable_hashjoin = off;
-SET LOCAL enable_mergejoin = off
+SET LOCAL enable_mergejoin = off;
+SET LOCAL enable_material = off;
+SET LOCAL enable_bitmapscan = off
 """
 
 # Everything that has a revision, in its order. Access counts are not looked at beyond the page's last record, and not

@@ -154,16 +154,10 @@ def idle(url: str, path: Path) -> dict[str, Any]:
 
 
 def _dialled(url: str) -> SyncCentre:
-    dial = centre_dial(load_config(centre_url=url), _Clock())
+    dial = centre_dial(load_config(centre_url=url))
     if dial is None:
         raise RuntimeError("no centre")
     return dial()
-
-
-class _Clock:
-    def now(self) -> int:
-        """The machine's."""
-        return time.time_ns() // 1_000_000
 
 
 def visibility(url: str, folder: Path) -> dict[str, Any]:
@@ -204,7 +198,7 @@ def hot_push(url: str, path: Path, edits: int) -> dict[str, Any]:
 
 
 def _edit(replica: EdgeMemory, user: str, ids: list[str], edits: int) -> None:
-    """Edits as ``update_memory`` makes them, but many to a transaction: a commit each would wait for disks for hours."""
+    """Edits as ``update_memory`` makes them, but many to a transaction: a commit each would wait for hours."""
     storage = storage_of(replica)
     with storage.users.writing(user) as opened:
         for start in range(0, edits, 10_000):
