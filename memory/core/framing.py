@@ -50,7 +50,7 @@ class End:
 
 def encode_line(value: Mapping[str, Any]) -> bytes:
     """One JSON object and a line feed, UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return _encode(value).encode() + b"\n"
 
 
 def decode_line(line: bytes, number: int) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def decode_line(line: bytes, number: int) -> dict[str, Any]:
         FormatError: not a JSON object.
     """
     try:
-        value = json.loads(line, parse_constant=_refuse_constant)
+        value = _decode(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise FormatError(f"line {number}: not valid JSON ({error})", line=number) from None
     if not isinstance(value, dict):
@@ -138,6 +138,11 @@ def _check_begin(begin: Begin) -> None:
 
 def _is_revisions(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(rev, int) for rev in value.values())
+
+
+# Made once: a stream has many lines.
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_decode: Final = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def verify(lines: Iterable[bytes]) -> tuple[Begin, End]:

@@ -109,7 +109,8 @@ def usable_vector(record: Record, model: str, dimension: int) -> Vector | None:
     vector = record.vector
     if vector is None or record.model != model or vector.shape != (dimension,):
         return None
-    length = float(np.linalg.norm(vector.astype(np.float64)))
+    # Not a dot product: waking the threads of a linear algebra library takes longer than so short a sum.
+    length = float(np.sqrt(np.square(vector.astype(np.float64)).sum()))
     if not np.isfinite(length) or length == 0.0:
         return None
     return vector if abs(length - 1.0) < 1e-3 else (vector / length).astype(np.float32)
