@@ -79,6 +79,7 @@ def greeting(connection: Db, user_id: str, *, model: tuple[str, int], schema: st
         dimension=model[1],
         schema=schema,
         listens=listens,
+        compare=state.suspicious,
     )
 
 

@@ -72,11 +72,11 @@ def answer_request(centre: SyncCentre, source: str | Path, target: str | Path, *
     hello = _hello(request)
     welcome = centre.hello(hello)
     reply = replace(request.page, stream=REPLY, epoch=welcome.epoch, to=welcome.head.rev, now=clock.now())
-    if hello.epoch not in (None, welcome.epoch) or welcome.reconcile:
+    if hello.epoch not in (None, welcome.epoch) or welcome.reconcile or hello.compare:
         pages = _everything(centre, hello, welcome)
     else:
         pages = _exchange(centre, request, welcome)
-    lines = [encode_line({"kind": "welcome", **asdict(welcome)})]
+    lines = [encode_line({"kind": "welcome", "asked": hello.epoch, **asdict(welcome)})]
     for received in pages:
         lines.append(encode_line({"kind": "page", **asdict(received.page)}))
         lines += map(encode_line, received.lines)
@@ -136,8 +136,12 @@ def read_answer(
         if reply.page.device != state.device:
             raise FormatError("the file answers another device", hint="take it to the device that wrote the request")
         welcome, pages = _unpacked(reply)
+        if state.epoch not in (reply.lines[0].get("asked"), welcome.epoch):
+            raise FormatError(
+                "the file answers a request of a history that has ended", hint="write a new request, and take that"
+            )
         session = Session(replica, _Recorded(welcome, pages), model, clock, schema=schema)
-        return session.run_recorded(welcome, [page for page in pages if page.page.stream in (wire.ANSWER, wire.PULL)])
+        return session.run_recorded(welcome, pages)
 
 
 class _Recorded:

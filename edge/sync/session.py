@@ -118,12 +118,15 @@ class Session:
     def run_recorded(self, welcome: Welcome, pages: Sequence[Received]) -> SyncReport:
         """Take in what a file has recorded of a session, in place of asking the centre."""
         self._talk.epoch, self._talk.device, self.report.rev = welcome.epoch, self._name(), welcome.head.rev
-        self._begin(welcome)
+        if any(received.page.stream == wire.MANIFEST for received in pages):
+            self._reconcile(welcome)
+        elif self._talk.state().epoch is None:
+            self._adopt(welcome)
         for received in pages:
             self._talk.require_ours(received)
             if received.page.stream == wire.ANSWER:
                 self._push.carry_out(self._unchanged_since(received), received)
-            else:
+            elif received.page.stream == wire.PULL:
                 self._pull.take(received)
         last = next((page.page.head for page in reversed(pages) if page.page.head is not None), welcome.head)
         difference = self._difference(last)
@@ -184,9 +187,12 @@ class Session:
             self._reconcile(welcome)
             return True
         if state.epoch != welcome.epoch:
-            with self._talk.replica.database.write() as connection:
-                syncing.set_sync(connection, epoch=welcome.epoch)
+            self._adopt(welcome)
         return False
+
+    def _adopt(self, welcome: Welcome) -> None:
+        with self._talk.replica.database.write() as connection:
+            syncing.set_sync(connection, epoch=welcome.epoch)
 
     def _reconcile(self, welcome: Welcome, *, everything: bool = False) -> None:
         self.report.reconciled = True

@@ -86,6 +86,8 @@ class Hello:
     schema: str
     listens: bool = False
     """It will listen for changes."""
+    compare: bool = False
+    """It is going to compare everything; by file it cannot ask for what that takes later on."""
     protocol: int = PROTOCOL
 
 
