@@ -1,0 +1,57 @@
+"""Fixtures of the tests of sync: a centre on Postgres, and a replica driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from memory.postgres.centre import PostgresCentre
+from memory.postgres.database import Database
+from tests.integration.sync.at_centre import (
+    Hand,
+    Ticking,
+    open_centre,
+)
+
+Rows = list[tuple[Any, ...]]
+Sql = Callable[..., Rows]
+
+
+@pytest.fixture
+def clock() -> Ticking:
+    return Ticking()
+
+
+@pytest.fixture
+def centre(database_url: str, clock: Ticking) -> Iterator[PostgresCentre]:
+    opened = open_centre(database_url, clock)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    opened = Database(database_url, pool_size=2, timeout=10)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def hand(centre: PostgresCentre) -> Hand:
+    made = Hand(centre)
+    made.hello()
+    return made
+
+
+@pytest.fixture
+def sql(database_url: str) -> Iterator[Sql]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+
+        def run(statement: str, *params: Any) -> Rows:
+            cursor = connection.execute(statement, params)
+            return cursor.fetchall() if cursor.description else []
+
+        yield run
