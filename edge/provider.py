@@ -215,6 +215,7 @@ class EdgeMemory(StorageProvider):
 
     def close(self) -> None:
         """See ``MemoryProvider``; the background loop ends first."""
+        self._service.end()
         self._loop.stop()
         super().close()
         self._service.close()

@@ -15,7 +15,7 @@ from typing import Final
 
 from edge.sync.service import SyncService
 from edge.users import Users
-from memory.core.errors import DeviceRevoked, Error
+from memory.core.errors import DeviceRevoked, Error, SyncInterrupted
 from memory.core.sync import user_name
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,8 @@ SETTLE_SECONDS: Final = 0.02
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 900.0
 JITTER: Final = 0.2
+STOP_WITHIN_SECONDS: Final = 5.0
+"""Longer than any page takes; to reach a centre that is down may take longer, and touches nothing here."""
 
 
 class SyncLoop:
@@ -67,13 +69,13 @@ class SyncLoop:
             self._changed.notify()
 
     def stop(self) -> None:
-        """End after the session that is under way. Idempotent."""
+        """End after the page that is under way; a centre that does not answer is not waited for. Idempotent."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
             thread, self._thread = self._thread, None
         if thread is not None:
-            thread.join()
+            thread.join(STOP_WITHIN_SECONDS)
         if self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None
@@ -119,6 +121,8 @@ class SyncLoop:
         try:
             self._listen()
             found = self._service.sync(user_id, create=False, listens=self._stop_listening is not None)
+        except SyncInterrupted:
+            return  # the loop is about to end
         except DeviceRevoked:
             self._forget(user_id)
         except Error as error:

@@ -29,7 +29,7 @@ class Pulling:
                 after=state.cursor,
                 limit=self._talk.page_lines,
             )
-            self._talk.report.round_trips += 1
+            self._talk.ask()
             received = self._talk.require_ours(wire.read_page(self._talk.centre.pull(request), wire.PULL))
             self.take(received)
             done += len(received.lines)

@@ -59,7 +59,7 @@ class Pushing:
             dimension=self._talk.model.dimension,
             now=self._talk.clock.now(),
         )
-        self._talk.report.round_trips += 1
+        self._talk.ask()
         answer = wire.read_page(self._talk.centre.push(list(wire.write_page(page, batch.lines))), wire.ANSWER)
         self.carry_out(batch, self._talk.require_ours(answer))
 

@@ -61,7 +61,7 @@ class Reconciling:
         return plan.cursor_after_comparison(here.position(), self._welcome)
 
     def _manifest(self, above: str) -> tuple[wire.Page, list[Entry]]:
-        self._talk.report.round_trips += 1
+        self._talk.ask()
         request = ManifestRequest(
             device=self._talk.device, user_id=self._talk.replica.user_id, epoch=self._welcome.epoch, above=above
         )
@@ -103,7 +103,7 @@ class Reconciling:
             comparing.offer_again(connection, item)
 
     def _fetch(self, memory_ids: Sequence[str]) -> None:
-        self._talk.report.round_trips += 1
+        self._talk.ask()
         request = FetchRequest(
             device=self._talk.device,
             user_id=self._talk.replica.user_id,

@@ -16,6 +16,7 @@ from memory.core.errors import (
     StoreUnavailable,
     SyncError,
     SyncIncomplete,
+    SyncInterrupted,
 )
 
 
@@ -31,6 +32,7 @@ class SyncCondition(StrEnum):
     RESTORED = "centre restored"
     REVOKED = "device revoked"
     DIFFERENT = "still different"
+    INTERRUPTED = "interrupted"
     FAILED = "failed"
 
 
@@ -42,6 +44,7 @@ _CONDITIONS: tuple[tuple[type[Error], SyncCondition], ...] = (
     (EpochChanged, SyncCondition.RESTORED),
     (DeviceRevoked, SyncCondition.REVOKED),
     (SyncIncomplete, SyncCondition.DIFFERENT),
+    (SyncInterrupted, SyncCondition.INTERRUPTED),
     (SyncError, SyncCondition.VERSIONS),
     (FormatError, SyncCondition.DAMAGED),
     (StoreUnavailable, SyncCondition.UNREACHED),

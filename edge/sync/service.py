@@ -17,7 +17,7 @@ from edge.sync.session import Session
 from edge.sync.talk import Progress, no_progress
 from edge.users import Users
 from memory.core.centre import SyncCentre
-from memory.core.errors import ConfigError, DeviceRevoked, Error, NotFound
+from memory.core.errors import ConfigError, DeviceRevoked, Error, NotFound, SyncInterrupted
 from memory.core.ports import Clock
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class SyncService:
         self._unreached: Error | None = None
         """Why it was not reached in this round."""
         self._dialling = threading.Lock()
+        self._ending = threading.Event()
         self._sessions: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     @property
@@ -83,6 +84,9 @@ class SyncService:
                 except Error as error:
                     self._unreached = error
                     raise
+                if self._ending.is_set():  # whoever closed this did not wait for it
+                    self._let_go()
+                    raise SyncInterrupted
             return self._centre
 
     def sync(
@@ -135,6 +139,7 @@ class SyncService:
             verify=verify,
             listens=listens,
             progress=progress,
+            ending=self._ending,
             **limits,
         ).run()
 
@@ -201,9 +206,20 @@ class SyncService:
                 raise NotFound("this user has no replica here", user_id=user_id)
             yield replica
 
+    def end(self) -> None:
+        """Let sessions end after the page under way, and begin none any more."""
+        self._ending.set()
+
     def close(self) -> None:
-        """Let go of the centre. Idempotent."""
-        with self._dialling:
-            if self._centre is not None:
-                self._centre.close()
-                self._centre = None
+        """Let go of the centre, without waiting for a dial that is under way: it sees to itself. Idempotent."""
+        self._ending.set()
+        if self._dialling.acquire(blocking=False):
+            try:
+                self._let_go()
+            finally:
+                self._dialling.release()
+
+    def _let_go(self) -> None:
+        if self._centre is not None:
+            self._centre.close()
+            self._centre = None

@@ -6,6 +6,7 @@ is cut short anywhere is continued by the next one. Nothing is locked while the 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from enum import Enum
@@ -57,6 +58,7 @@ class Session:
         listens: bool = False,
         verify: bool = False,
         progress: Progress = no_progress,
+        ending: threading.Event | None = None,
     ) -> None:
         """Prepare.
 
@@ -70,6 +72,7 @@ class Session:
             listens: The centre is to tell of changes.
             verify: Compute the hashes of all rows again, and compare everything if one is wrong.
             progress: Called with a phase, what is done of it, and its total.
+            ending: Set by whoever wants the session to end after the page under way.
         """
         self._schema, self._listens, self._verify = schema, listens, verify
         self.report = SyncReport(user_id=replica.user_id)
@@ -81,6 +84,7 @@ class Session:
             report=self.report,
             progress=progress,
             page_lines=page_lines,
+            ending=ending or threading.Event(),
         )
         self._push, self._pull = Pushing(self._talk), Pulling(self._talk)
 
@@ -163,7 +167,7 @@ class Session:
             )
             noted = syncing.read_sync(connection).clock_offset
         self._talk.device = hello.device
-        self.report.round_trips += 1
+        self._talk.ask()
         welcome = self._talk.centre.hello(hello)
         wire.require_protocol(welcome.protocol)
         self._note_offset(welcome.now - self._talk.clock.now(), noted)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edge.replica import Replica
 from edge.sqlite import syncing
@@ -11,7 +12,7 @@ from edge.sqlite.receiving import Tally
 from edge.sync.records import Model
 from edge.sync.report import SyncReport
 from memory.core.centre import SyncCentre
-from memory.core.errors import FormatError
+from memory.core.errors import FormatError, SyncInterrupted
 from memory.core.ports import Clock
 from memory.core.sync import MAX_PAGE_LINES, Received
 
@@ -36,6 +37,18 @@ class Talk:
     device: str = ""
     epoch: str = ""
     """The centre's; known after the greeting."""
+    ending: threading.Event = field(default_factory=threading.Event)
+    """Set when the provider is being closed: nothing more is asked then."""
+
+    def ask(self) -> None:
+        """Before each request: count it.
+
+        Raises:
+            SyncInterrupted: the provider is being closed.
+        """
+        if self.ending.is_set():
+            raise SyncInterrupted
+        self.report.round_trips += 1
 
     def state(self) -> syncing.SyncState:
         """Where the replica stands now."""

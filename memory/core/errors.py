@@ -213,6 +213,13 @@ class ClockAhead(SyncError):
     default_hint = "set the clock of the device; what has not been accepted gets new stamps by itself"
 
 
+class SyncInterrupted(SyncError):
+    """The provider was closed during the sync."""
+
+    retryable = True
+    default_hint = "the next sync goes on where this one was"
+
+
 class SyncIncomplete(SyncError):
     """Replica and centre still differ after comparing everything."""
 

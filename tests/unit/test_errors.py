@@ -30,6 +30,7 @@ PLAIN_KINDS = [kind for kind in KINDS if kind is not InvalidValue]
 RETRYABLE = {
     "ClockAhead",
     "EpochChanged",
+    "SyncInterrupted",
     "StoreUnavailable",
     "StoreTimeout",
     "StoreBusy",
