@@ -7,16 +7,19 @@ from typing import Final
 
 from memory.core.errors import (
     Conflict,
+    DeviceRevoked,
     EmbeddingError,
     Error,
     FormatError,
     ModelMismatch,
     NotFound,
+    ProtocolMismatch,
     Refused,
     SchemaMismatch,
     StoreError,
     StoreInUse,
     StoreUnavailable,
+    SyncError,
     TargetError,
     Unsupported,
     UsageError,
@@ -39,6 +42,7 @@ class ExitCode(enum.IntEnum):
     REJECTED = 10
     PROBLEMS = 11
     STORE = 12
+    SYNC = 13
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
@@ -57,6 +61,7 @@ MEANINGS: Final = {
     ExitCode.REJECTED: "imported, but some records were rejected",
     ExitCode.PROBLEMS: "doctor found problems that are not repaired",
     ExitCode.STORE: "the database failed: read-only, full, or contradictory",
+    ExitCode.SYNC: "replica and centre could not be brought together",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C)",
     ExitCode.CLOSED_PIPE: "the reader of the output went away",
 }
@@ -72,6 +77,9 @@ _BY_ERROR: Final[tuple[tuple[type[Error], ExitCode], ...]] = (
     (ModelMismatch, ExitCode.MISMATCH),
     (FormatError, ExitCode.FILE),
     (TargetError, ExitCode.FILE),
+    (ProtocolMismatch, ExitCode.MISMATCH),
+    (DeviceRevoked, ExitCode.REFUSED),
+    (SyncError, ExitCode.SYNC),
     (Refused, ExitCode.REFUSED),
     (Unsupported, ExitCode.REFUSED),
     (EmbeddingError, ExitCode.EMBEDDING),

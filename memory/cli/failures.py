@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -24,26 +25,30 @@ class UnexpectedError(Error):
     """Something happened that this program was not prepared for."""
 
 
-def report(error: Error, *, as_json: bool, debug: bool, url: str | None) -> ExitCode:
+def report(error: Error, *, as_json: bool, debug: bool, urls: Sequence[str]) -> ExitCode:
     """Print an error to stderr; returns the exit code."""
     code = exit_code(error)
     if debug:
-        sys.stderr.write(redacted("".join(traceback.format_exception(error)), url))
+        sys.stderr.write(redacted("".join(traceback.format_exception(error)), urls))
     if as_json:
         shape = shapes.error_shape(error, code)["error"]
-        sys.stderr.write(shapes.encode({"error": _redacted_fields(shape, url)}) + "\n")
+        sys.stderr.write(shapes.encode({"error": _redacted_fields(shape, urls)}) + "\n")
         return code
     screen = Screen(sys.stderr)
-    screen.line(("Error: ", "bold red"), redacted(error.message, url))
+    screen.line(("Error: ", "bold red"), redacted(error.message, urls))
     if error.hint:
-        screen.line(("Hint: ", "bold"), redacted(error.hint, url))
+        screen.line(("Hint: ", "bold"), redacted(error.hint, urls))
     return code
 
 
-def redacted(text: str, url: str | None) -> str:
-    """``text`` without the password of ``url``."""
-    if url is None:
-        return text
+def redacted(text: str, urls: Sequence[str]) -> str:
+    """``text`` without the passwords of ``urls``."""
+    for url in urls:
+        text = _without_password(text, url)
+    return text
+
+
+def _without_password(text: str, url: str) -> str:
     for match in _PARAMETER.finditer(url):
         text = text.replace(match[0], f"password={_HIDDEN}")
     userinfo = _USERINFO.match(url)
@@ -68,5 +73,5 @@ def _misread(password: str) -> list[str]:
     return sorted(candidates, key=len, reverse=True)
 
 
-def _redacted_fields(fields: dict[str, Any], url: str | None) -> dict[str, Any]:
-    return {name: redacted(value, url) if isinstance(value, str) else value for name, value in fields.items()}
+def _redacted_fields(fields: dict[str, Any], urls: Sequence[str]) -> dict[str, Any]:
+    return {name: redacted(value, urls) if isinstance(value, str) else value for name, value in fields.items()}

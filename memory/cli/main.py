@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from memory.cli import exits, memories, moving, quickstart, upkeep
+from memory.cli import exits, memories, moving, quickstart, registry, syncing, upkeep
 from memory.cli.commanding import ClosedPipe, adapted_callback, show_help_if_alone
 from memory.cli.exits import ExitCode
 from memory.cli.failures import UnexpectedError, report
@@ -36,7 +36,7 @@ def _build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(adapted_callback(_root))
-    for commands in (quickstart, memories, moving, upkeep):
+    for commands in (quickstart, memories, moving, upkeep, syncing, registry):
         commands.register(app)
     return app
 
@@ -99,7 +99,7 @@ def _failed(error: Error, session: Session) -> int:
         sys.stdout.flush()
     except OSError:
         _forget_stdout()
-    return report(error, as_json=session.as_json, debug=session.debug, url=session.known_url())
+    return report(error, as_json=session.as_json, debug=session.debug, urls=session.known_urls())
 
 
 def _usage_error(error: Exception) -> UsageError:

@@ -63,10 +63,16 @@ class Session:
             settings["database_url"] = self._url
         return load_config(**settings)
 
+    def synced(self, centre: str | None, **more: Any) -> MemoryConfig:
+        """The settings of this run, with the centre that a command names, if it names one."""
+        if centre is not None:
+            self._settings["centre_url"] = centre
+        return self.config(**more)
+
     @contextmanager
     def provider(self, **more: Any) -> Iterator[MemoryProvider]:
-        """The memories, open."""
-        with connect(config=self.config(**more)) as store:
+        """The memories, open. A single command does not begin to sync besides: `edge sync` does."""
+        with connect(config=self.config(**{"sync_background": False, **more})) as store:
             yield store
 
     def replica(self) -> Path | None:
@@ -105,12 +111,16 @@ class Session:
             finally:
                 database.close()
 
-    def known_url(self) -> str | None:
-        """The URL in use, as far as it can be told; for keeping its password out of messages."""
+    def known_urls(self) -> list[str]:
+        """The URLs in use, as far as they can be told; for keeping their passwords out of messages."""
         try:
-            return url_of(self.config())
+            config = self.config()
         except UsageError:
-            return self._url
+            given = (self._url, self._settings.get("centre_url"))
+        else:
+            centre = config.centre_url
+            given = (url_of(config), None if centre is None else centre.get_secret_value())
+        return [url for url in given if url is not None]
 
     # How it answers
 

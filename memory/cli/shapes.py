@@ -13,6 +13,15 @@
 | db upgrade | {from_revision, revision, changed} |
 | db reembed | {embedded, embedding_model, embedding_dimension} |
 | doctor | {healthy, checked, findings: [*finding*], repaired: [{name, rows}]} |
+| edge init, edge sync, edge reconcile | {reports: [the fields of ``edge.sync.report.SyncReport``]} |
+| edge sync --request | {file, changes, bytes} |
+| edge answer | {request, reply, changes} |
+| edge status | {users: [the fields of ``edge.sync.report.SyncStatus``]} |
+| edge conflicts list | {user_id, conflicts: [{number, memory_id, reason, problem, content, record, logged_at}]} |
+| edge conflicts restore, dismiss | {user_id, number, memory_id} or {user_id, number, dismissed} |
+| edge wipe | {user_id, removed, unsent} |
+| devices list | {user_id, devices: [{device_id, schema, model, registered_at, last_seen_at, revoked_at}]} |
+| devices revoke | {user_id, device, revoked} |
 | quickstart | {ok, user_id, where, seconds, steps: [{name, ok, detail}]} |
 | --version | {version} |
 

@@ -17,7 +17,7 @@ from tests.system.command import Command
 from tests.system.test_cli_moving import everything, fill
 
 ZH = "项目代号叫夜莺，下周五交付第一版"
-HEAD = "edge_0001"
+HEAD = "edge_0002"
 
 
 @pytest.fixture
