@@ -18,6 +18,19 @@ from memory.core.errors import Error, FormatError, ProtocolMismatch, SyncError
 from memory.core.framing import decode_line, encode_line
 from memory.core.sync import ANSWER, MANIFEST, PROTOCOL, RECORDS
 from tests.integration.sync.devices import USER, Altered, Device, World, assert_same, reframed
+from tests.integration.sync.harm import (
+    altered,
+    begun_elsewhere,
+    continued,
+    cut_at,
+    doubled,
+    headless,
+    joined,
+    noise,
+    shuffled,
+    silence,
+    thinned,
+)
 
 RECORDS_IN_PAGE = 20
 Change = Callable[[list[bytes]], Sequence[bytes]]
@@ -92,50 +105,6 @@ def test_a_page_cut_at_any_byte_moves_nothing(world: World, device: Device, way:
             assert talk.state().cursor == before.cursor
     assert device.states() == states
     mended(world, device, way)
-
-
-def cut_at(stream: bytes, cut: int) -> Change:
-    return lambda _lines: stream[:cut].splitlines(keepends=True)
-
-
-def shuffled(lines: list[bytes]) -> list[bytes]:
-    return [lines[0], lines[2], lines[1], *lines[3:]]
-
-
-def doubled(lines: list[bytes]) -> list[bytes]:
-    return [*lines[:3], lines[2], *lines[3:]]
-
-
-def thinned(lines: list[bytes]) -> list[bytes]:
-    return [*lines[:3], *lines[4:]]
-
-
-def altered(lines: list[bytes]) -> list[bytes]:
-    return [*lines[:3], lines[3].replace(b"memory 2", b"memory 9"), *lines[4:]]
-
-
-def begun_elsewhere(lines: list[bytes]) -> list[bytes]:
-    return [lines[0].replace(f'"{USER}":'.encode(), b'"x":'), *lines[1:]]
-
-
-def continued(lines: list[bytes]) -> list[bytes]:
-    return [*lines, *lines[1:2]]
-
-
-def joined(lines: list[bytes]) -> list[bytes]:
-    return [*lines, *lines]
-
-
-def headless(lines: list[bytes]) -> list[bytes]:
-    return lines[1:]
-
-
-def noise(_lines: list[bytes]) -> list[bytes]:
-    return [b"<html>502 Bad Gateway</html>\n"]
-
-
-def silence(_lines: list[bytes]) -> list[bytes]:
-    return []
 
 
 HARMS = [shuffled, doubled, thinned, altered, begun_elsewhere, continued, joined, headless, noise, silence]
