@@ -2,6 +2,7 @@
 
     python -m tests.sync.driving --runs 4000 --steps 60
     python -m tests.sync.driving --runs 400 --without push-back
+    python -m tests.sync.driving --stack postgres --runs 200
 
 A stack is what ``ports`` describes (``Edge``, ``Centre``, ``Stack``); the machine is in ``machine``. Other stacks run
 the same one: ``run(seed, make_stack)``, or a ``Machine`` of their own, ``step`` by ``step``, then ``heal``.
@@ -10,16 +11,24 @@ the same one: ``run(seed, make_stack)``, or a ``Machine`` of their own, ``step``
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from memory.postgres import migrations
+from memory.postgres.embedded import EmbeddedServer
 from tests.sync.machine import OPERATIONS, Machine, Violation, run
 from tests.sync.model_stack import model_stack
 from tests.sync.ports import Centre, Crash, Edge, Fact, MakeStack, Stack, Writer
+from tests.sync.postgres_stack import postgres_stack
+from tests.sync.real_stack import real_stack
 
 __all__ = [
     "OPERATIONS",
@@ -38,6 +47,7 @@ __all__ = [
     "run",
 ]
 
+STACKS = ("model", "real", "engine", "postgres")
 RULES = {
     "clock": "stamps come from a hybrid logical clock, not from the wall clock",
     "writer": "a writer is drawn at every opening, not kept on disk",
@@ -92,19 +102,39 @@ def many(seeds: range, make: MakeStack, *, steps: int = 60) -> Outcome:
     return outcome
 
 
+@contextmanager
+def made(stack: str, without: Iterable[str]) -> Iterator[MakeStack]:
+    """What makes the stacks of a name; the postgres one has a server of its own for as long."""
+    if stack == "model":
+        yield model_stack(without)
+    elif stack != "postgres":
+        yield real_stack(engine=stack == "engine")
+    else:
+        with tempfile.TemporaryDirectory(prefix="memory-driving-") as folder:
+            Path(folder).chmod(0o755)  # the account that runs the server must get through
+            with EmbeddedServer(Path(folder) / "postgres", settings={"fsync": "off"}) as server:
+                migrations.upgrade(server.url())
+                yield postgres_stack(server.url())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--stack", choices=STACKS, default="model")
     parser.add_argument("--without", action="append", default=[], choices=[*RULES, "each"], metavar="RULE")
     arguments = parser.parse_args(argv)
+    if arguments.without and arguments.stack != "model":
+        parser.error("only the model can do without a rule")
+    logging.disable()
     seeds = range(arguments.first, arguments.first + arguments.runs)
     chosen = [[rule] for rule in RULES] if "each" in arguments.without else [arguments.without]
     failed = False
     for without in chosen:
-        outcome = many(seeds, model_stack(without), steps=arguments.steps)
+        with made(arguments.stack, without) as make:
+            outcome = many(seeds, make, steps=arguments.steps)
         lines = [f"without {', '.join(without)}: {outcome}" if without else str(outcome)]
         lines += [f"    seed {seed}: {text}" for seed, text in list(outcome.violations.items())[:3]]
         lines += [] if without else [f"    {dict(sorted(outcome.stats.items()))}"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from memory.core.errors import FormatError, StoreUnavailable, SyncIncomplete
 from memory.core.state import ABSENT
@@ -37,6 +37,14 @@ class Violation(Exception):
     """A promise does not hold."""
 
 
+@runtime_checkable
+class Breaking(Protocol):
+    """A stack that has faults of its own."""
+
+    def calm(self) -> None:
+        """No more of them."""
+
+
 class Machine:
     """One world: the true time, a stack, an oracle."""
 
@@ -48,6 +56,7 @@ class Machine:
         self.stats: Counter[str] = Counter()
         self.oracle = Oracle()
         self.stack = make(lambda: self.now, rng)
+        self.now = getattr(self.stack, "began", START)
         self.carrier = FaultyCarrier(self.centre.port, rng, rate=rate, dropping=dropping)
         self.edges: list[Edge] = [self.stack.new_edge(f"d{i}", self.carrier) for i in range(edges)]
         self._edge_backups: dict[str, Any] = {}
@@ -229,6 +238,8 @@ class Machine:
     def heal(self, rounds: int = 4) -> None:
         """No more faults, clocks right, what is late arrives, every edge syncs until all is quiet; then ``check``."""
         self.carrier.rate = self.carrier.dropping = 0.0
+        if isinstance(self.stack, Breaking):
+            self.stack.calm()
         for edge in self.edges:
             edge.crash_after(None)
             edge.set_clock(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,6 @@ def altered(world: World, device: Device) -> Altered:
     device.dial = lambda: way
     device.reopen()
     return way
-
-
-def once(error: Exception) -> Callable[[list[bytes]], Sequence[bytes]]:
-    """Lose one answer, and then no more."""
-    left = [error]
-
-    def lose(lines: list[bytes]) -> Sequence[bytes]:
-        if left:
-            raise left.pop()
-        return lines
-
-    return lose
 
 
 # -- no echo, no idle work
