@@ -14,6 +14,7 @@
 | db reembed | {embedded, embedding_model, embedding_dimension} |
 | doctor | {healthy, checked, findings: [*finding*], repaired: [{name, rows}]} |
 | edge init, edge sync, edge reconcile | {reports: [the fields of ``edge.sync.report.SyncReport``]} |
+| edge sync --watch | a line for each change: the fields of ``edge.sync.report.SyncStatus`` |
 | edge sync --request | {file, changes, bytes} |
 | edge answer | {request, reply, changes} |
 | edge status | {users: [the fields of ``edge.sync.report.SyncStatus``]} |

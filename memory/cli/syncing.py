@@ -16,8 +16,8 @@ from memory.cli.options import User
 from memory.cli.screen import Screen, progress
 from memory.cli.session import Session, is_central, url_of
 from memory.cli.syncviews import view_conflicts, view_reports, view_status
-from memory.connect import SystemClock, centre_dial, connect
-from memory.core.errors import Refused, UsageError
+from memory.connect import FixedClock, SystemClock, centre_dial, connect
+from memory.core.errors import NotFound, Refused, UsageError
 
 if TYPE_CHECKING:
     from edge.provider import EdgeMemory
@@ -60,27 +60,35 @@ def _edge(_session: Session, context: typer.Context) -> None:
     show_help_if_alone(context)
 
 
-def _conflicts(_session: Session, context: typer.Context) -> None:
-    """Texts that lost to another edit, and records that the centre refused."""
+def _conflicts(session: Session, context: typer.Context, user: OneUser = None) -> None:
+    """Texts that lost to another edit, and records that the centre refused; with --user alone, list them."""
+    if context.invoked_subcommand is None and user is not None:
+        list_conflicts(session, user=user)
+        return
     show_help_if_alone(context)
 
 
 @contextmanager
-def opened(session: Session, centre: str | None, *, background: bool = False) -> Iterator[EdgeMemory]:
-    """The replica that ``--url`` names, open.
+def opened(
+    session: Session, centre: str | None, *, create: bool = False, background: bool = False
+) -> Iterator[EdgeMemory]:
+    """The replica that ``--url`` names, open; ``create``: made if there is none.
 
     Raises:
-        UsageError: it names something else.
+        UsageError: it names something else. NotFound: there is none, and looking at one must not make it.
     """
-    if session.replica() is None:
+    path = session.replica()
+    if path is None:
         raise UsageError("these commands work on a replica", hint="name its directory: --url edge:///directory")
+    if not create and not path.expanduser().is_dir():
+        raise NotFound(f"{path}: there is no replica", hint="`memory edge init --user ID` makes one")
     with connect(config=session.synced(centre, sync_background=background)) as store:
         yield cast("EdgeMemory", store)  # that is what an edge: URL opens
 
 
 def init(session: Session, *, user: User, centre: Centre = None) -> None:
     """Bring a user's memories to this device, and make the replica if there is none yet."""
-    with opened(session, centre) as store, _advance(session) as advance:
+    with opened(session, centre, create=True) as store, _advance(session) as advance:
         reports = store.sync_now(user, progress=advance)
     session.show({"reports": _shapes(reports)}, lambda screen: view_reports(screen, reports))
 
@@ -103,9 +111,13 @@ def sync(
     if sum((watch, request is not None, reply is not None)) > 1:
         raise UsageError("--watch, --request and --answer exclude each other")
     if request is not None or reply is not None:
+        if verify or centre is not None:
+            raise UsageError("--verify and --centre are for syncing over a network, not by file")
         _by_file(session, user, request=request, reply=reply)
         return
-    with opened(session, centre, background=watch) as store:
+    if watch and (verify or user is not None):
+        raise UsageError("--watch is for all users of the device, without --user and --verify")
+    with opened(session, centre, create=user is not None, background=watch) as store:
         if watch:
             _watch(session, store)
             return
@@ -117,7 +129,7 @@ def sync(
 def _by_file(session: Session, user: str | None, *, request: Path | None, reply: Path | None) -> None:
     if user is None:
         raise UsageError("a file is about one user", hint="name the user: --user ID")
-    with opened(session, None) as store:
+    with opened(session, None, create=True) as store:
         if request is not None:
             written = store.write_changes(user, request)
             shape = {"file": str(request), **asdict(written)}
@@ -198,7 +210,9 @@ def answer(
         raise UsageError("which centre?", hint="name it: --centre postgresql://…, or --url")
     reached = dial()
     try:
-        changes = answer_request(reached, request, reply, clock=SystemClock())
+        now = session.config().now
+        clock = SystemClock() if now is None else FixedClock(now)
+        changes = answer_request(reached, request, reply, clock=clock)
     finally:
         reached.close()
     text = f"Took {changes} changes. Take the reply back: `memory edge sync --answer REPLY`."

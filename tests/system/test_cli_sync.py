@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +60,7 @@ def test_edits_meet_and_a_lost_text_can_be_put_back_or_dismissed(device: Device)
     assert contents(a) == {"what b says"}
     [entry] = a.json("edge", "conflicts", "list", "--user", "u")["conflicts"]
     assert (entry["content"], entry["reason"]) == ("what a says", "overwritten")
-    assert "what a says" in a("edge", "conflicts", "list", "--user", "u").out
+    assert "what a says" in a("edge", "conflicts", "--user", "u").out
     a("edge", "conflicts", "restore", str(entry["number"]), "--user", "u")
     sync(a)
     sync(b)
@@ -83,6 +85,33 @@ def test_a_centre_out_of_reach_is_named_without_its_password_and_the_replica_wor
 
 def test_other_stores_have_nothing_to_sync(database_url: str) -> None:
     assert "replica" in Command(database_url).error("edge", "status", code=2)["message"]
+
+
+def test_looking_at_a_replica_that_is_not_there_makes_none(device: Device, tmp_path: Path) -> None:
+    for arguments in (["status"], ["sync"], ["wipe", "--user", "u", "--yes"], ["conflicts", "--user", "u"]):
+        assert "no replica" in device("nowhere").error("edge", *arguments, code=3)["message"]
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_options_that_would_be_ignored_are_refused(device: Device) -> None:
+    a = device("a")
+    a("add", ZH, "--user", "u")
+    for more in (["--watch", "--user", "u"], ["--watch", "--verify"], ["--request", "f", "--user", "u", "--verify"]):
+        a.error("edge", "sync", *more, code=2)
+
+
+def test_watching_tells_of_each_change_until_it_is_interrupted(device: Device) -> None:
+    a = device("a")
+    a("add", ZH, "--user", "u")
+    watching = a.open("--json", "edge", "sync", "--watch")
+    assert watching.stdout is not None
+    conditions = []
+    while "in sync" not in conditions:
+        conditions.append(json.loads(watching.stdout.readline())["condition"])
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=60)
+    assert watching.returncode == 130
+    assert device("b").json("edge", "init", "--user", "u")["reports"][0]["pulled"] == 1
 
 
 def test_a_user_is_removed_from_one_device_only_and_only_when_it_is_meant(device: Device, tmp_path: Path) -> None:
