@@ -22,8 +22,10 @@ SELECT_STATE: Final = """
 SELECT m.memory_id::text, m.user_id, m.content, m.memory_type, m.importance, m.status, m.source_session,
     m.created_at, m.metadata, m.stamps, m.extra, m.rev,
     ARRAY(SELECT t.tag FROM memory_tags t WHERE t.user_id = m.user_id AND t.memory_id = m.memory_id),
-    (SELECT array_agg(a.writer) FROM memory_access a WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id),
-    (SELECT array_agg(a.count) FROM memory_access a WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id),
+    (SELECT array_agg(a.writer ORDER BY a.writer) FROM memory_access a
+        WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id),
+    (SELECT array_agg(a.count ORDER BY a.writer) FROM memory_access a
+        WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id),
     (SELECT nullif(max(a.last_access_at), 0) FROM memory_access a
         WHERE a.user_id = m.user_id AND a.memory_id = m.memory_id),
     m.embedding_due

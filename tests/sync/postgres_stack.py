@@ -33,7 +33,7 @@ from memory.postgres.rows import SELECT_STATE, read_state
 from memory.postgres.storage import PostgresStorage
 from tests.plain_index import PlainFactory
 from tests.sync.model import USER
-from tests.sync.ports import Fact, MakeStack, Position, registers_of, written_at
+from tests.sync.ports import Centre, Fact, MakeStack, Position, registers_of, written_at
 from tests.sync.proxy import TcpProxy
 from tests.sync.real_edge import EMBEDDER, RealEdge
 
@@ -261,12 +261,13 @@ class PostgresStack:
     def __init__(self, url: str, now: Callable[[], int], rng: random.Random) -> None:
         self._now, self._rng = now, rng
         self.began = int(time.time() * 1_000) + AHEAD_MS
-        self.centre = PostgresCentreVerbs(url, lambda: max(now(), self.began), rng)
+        self._verbs = PostgresCentreVerbs(url, lambda: max(now(), self.began), rng)
+        self.centre: Centre = self._verbs
         self.folder = Path(tempfile.mkdtemp(prefix="memory-sync-"))
 
     def calm(self) -> None:
         """The network is whole from now on."""
-        self.centre.calm()
+        self._verbs.calm()
 
     def new_edge(self, name: str, carrier: SyncCentre) -> RealEdge:
         factory = PlainFactory()

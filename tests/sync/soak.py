@@ -1,6 +1,6 @@
 """Minutes of life: two users, three devices and the centre write at random; Postgres restarts, the network breaks.
 
-    python -m tests.sync.soak --minutes 10 [--json OUT]
+python -m tests.sync.soak --minutes 10 [--json OUT]
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Soak:
         self.server = EmbeddedServer(folder / "postgres", settings={"fsync": "off"})
         url = self.server.start()
         self.embedder = HashingEmbedder(dimension=256)
-        self.centre = memory.connect(url, embedder=self.embedder)
+        self.centre = memory.connect(url, embedder=self.embedder, auto_migrate=True)
         self.proxy = TcpProxy.before_postgres(self.server.socket_directory)
         self.devices = [self._device(folder / f"device-{number}") for number in range(3)]
 
@@ -89,9 +89,9 @@ class Soak:
             except NotFound:
                 self._note(self.counts, "was deleted meanwhile")
             except Error as error:
-                self._note(self.problems, f"{name.split()[0]}: {type(error).__name__}")
+                self._note(self.problems, f"{name.split(maxsplit=1)[0]}: {type(error).__name__}")
             else:
-                self._note(self.counts, f"{name.split()[0]} {kind}")
+                self._note(self.counts, f"{name.split(maxsplit=1)[0]} {kind}")
 
     def _disturb(self) -> None:
         chance, began, restarted = random.Random(7), time.monotonic(), False
@@ -140,7 +140,9 @@ class Soak:
             self.reasons.append(f"{name}: not at rest: {status}")
         found = _seen(device, user)
         if different := [key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)]:
-            self.reasons.append(f"{name}: {len(different)} differ: {wanted.get(different[0])} {found.get(different[0])}")
+            self.reasons.append(
+                f"{name}: {len(different)} differ: {wanted.get(different[0])} {found.get(different[0])}"
+            )
 
     def close(self) -> None:
         for device in self.devices:
