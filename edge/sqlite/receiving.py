@@ -30,6 +30,9 @@ class _Shadow(NamedTuple):
     base_rev: int | None
     shadow: str | None
     shadow_hash: int | None
+    live: bool = False
+    buried: State | None = None
+    """The tombstone, if there is one."""
 
 
 _NEVER = _Shadow(None, None, None, None)
@@ -58,9 +61,11 @@ class Receiving:
 
     def record(self, item: Incoming, rev: int) -> None:
         """Take in a record, live or deleted, that the centre has at a revision."""
-        damaged = blank_if_damaged(self._db, item.memory_id)
-        known = self._merging.look(item.memory_id)
-        shadow = self._shadow(item.memory_id, known)
+        shadow = self._shadow(item.memory_id)
+        damaged = shadow.base_rev is not None and shadow.shadow_hash is None
+        if damaged:
+            blank(self._db, item.memory_id)
+        known = self._merging.look(item.memory_id) if shadow.live else Known(None, shadow.buried)
         same_history = shadow.base_epoch == self._epoch
         if same_history and not self._comparing and shadow.base_rev is not None and shadow.base_rev > rev:
             return  # older than what is here: a file that comes late
@@ -72,18 +77,17 @@ class Receiving:
             self._log(item.memory_id, decision.lost, known.live.stored.state)
         self._store(item, rev, known, shadow, decision)
 
-    def _shadow(self, memory_id: str, known: Known) -> _Shadow:
-        if known.live is not None:
-            return _Shadow(
-                *self._db.execute(
-                    "SELECT base_epoch, base_rev, shadow, shadow_hash FROM memories WHERE number = ?",
-                    (known.live.number,),
-                ).fetchone()
-            )
-        if known.state is None:
-            return _NEVER
-        row = self._db.execute("SELECT shadow_hash FROM memory_tombstones WHERE memory_id = ?", (memory_id,)).fetchone()
-        return _Shadow(None, None, None, row[0])
+    def _shadow(self, memory_id: str) -> _Shadow:
+        """What is known of the centre's version; a row that is damaged can be asked that much."""
+        row = self._db.execute(
+            "SELECT base_epoch, base_rev, shadow, shadow_hash FROM memories WHERE memory_id = ?", (memory_id,)
+        ).fetchone()
+        if row is not None:
+            return _Shadow(row[0], row[1], row[2], row[3], live=True)
+        row = self._db.execute(
+            "SELECT stamp, shadow_hash FROM memory_tombstones WHERE memory_id = ?", (memory_id,)
+        ).fetchone()
+        return _NEVER if row is None else _NEVER._replace(shadow_hash=row[1], buried=State(deleted=parse_stamp(row[0])))
 
     def _log(self, memory_id: str, reason: str, state: State) -> None:
         record = encode_record(Record(memory_id=memory_id, user_id=self._author.user_id, state=state))
@@ -140,20 +144,17 @@ class Receiving:
         return self.tally
 
 
-def blank_if_damaged(connection: Db, memory_id: str) -> bool:
+def blank(connection: Db, memory_id: str) -> None:
     """Make a row readable that ``comparing.verify_shadows`` has found damaged, for the centre's version to replace it.
 
-    Returns whether it was one. What is kept are its place and its access counts.
+    What is kept are its place and its access counts.
     """
-    return (
-        connection.execute(
-            "UPDATE memories SET content = '', memory_type = 'fact', importance = 0, status = 'active',"
-            " source_session = NULL, created_at = 0, stamps = ?, metadata = '{}', extra = '{}',"
-            " tags = (SELECT json_group_array(t.tag) FROM memory_tags t WHERE t.memory_id = memories.memory_id)"
-            " WHERE memory_id = ? AND base_rev IS NOT NULL AND shadow_hash IS NULL",
-            (_BLANK_STAMPS, memory_id),
-        ).rowcount
-        > 0
+    connection.execute(
+        "UPDATE memories SET content = '', memory_type = 'fact', importance = 0, status = 'active',"
+        " source_session = NULL, created_at = 0, stamps = ?, metadata = '{}', extra = '{}',"
+        " tags = (SELECT json_group_array(t.tag) FROM memory_tags t WHERE t.memory_id = memories.memory_id)"
+        " WHERE memory_id = ?",
+        (_BLANK_STAMPS, memory_id),
     )
 
 

@@ -12,7 +12,7 @@ from memory.core.state import State
 from memory.core.text import document_terms
 from memory.engine.importing import usable_vector
 from memory.engine.storage import Incoming
-from memory.policies.records import admit_record
+from memory.policies.records import admit_record, is_settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def read_line(line: Mapping[str, Any], user_id: str, model: Model, *, now: int) 
         if line.get("kind") != KIND:
             raise FormatError(f"kind {line.get('kind')!r:.40} is not known to this version")
         record = decode_record(line)
-        admitted = admit_record(record, now=now)
+        admitted = record if is_settled(record) else admit_record(record, now=now)
     except (FormatError, InvalidValue) as error:
         raise SyncError(
             f"the centre sent what this replica cannot keep: memory {line.get('memory_id')!r:.60}: {error.message}",

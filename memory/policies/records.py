@@ -6,6 +6,7 @@ which other programs wrote, get the treatment of a caller's input.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -56,6 +57,39 @@ def admit_record(record: Record, *, now: int) -> AdmittedRecord:
     if state.deleted is not None:
         return AdmittedRecord(user_id, memory_id, State(deleted=state.deleted))
     return AdmittedRecord(user_id, memory_id, _live(state, plain=record.plain))
+
+
+def is_settled(record: Record) -> bool:
+    """Whether a record can be kept as it is, without looking into every tag and key: its scalars are well-formed.
+
+    For records that have been admitted once, where they come from: reading thousands of them again takes longer than
+    storing them. Others go through ``admit_record``, which says what is wrong.
+    """
+    state, ident = record.state, record.memory_id
+    if record.plain or not isinstance(record.user_id, str) or not isinstance(ident, str) or not _ID.fullmatch(ident):
+        return False
+    if state.deleted is not None:
+        return True
+    value = {name: register.value for name, register in state.scalars.items()}
+    importance, created = value.get("importance"), value.get("created_at")
+    return (
+        isinstance(value.get("content"), str)
+        and bool(value["content"])
+        and value.get("memory_type") in _TYPES
+        and value.get("status") in _STATUSES
+        and isinstance(importance, float | int)
+        and not isinstance(importance, bool)
+        and 0 <= importance <= 1
+        and isinstance(created, int)
+        and not isinstance(created, bool)
+        and limits.EARLIEST_MS <= created <= limits.LATEST_MS
+        and isinstance(value.get("source_session", 0), str | None)
+    )
+
+
+_ID: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TYPES: Final = frozenset(kind.value for kind in MemoryType)
+_STATUSES: Final = frozenset(status.value for status in Status)
 
 
 def _live(state: State, *, plain: bool) -> State:
