@@ -157,6 +157,30 @@ def _copy_columns(connection: Db, users: Sequence[str], _now: int) -> int:
     )
 
 
+# No hash is of a memory that is neither alive nor deleted since: whoever removes tombstones by hand leaves such.
+_DIGESTS: Final = """
+    SELECT s.user_id FROM sync_user s CROSS JOIN LATERAL (
+        SELECT coalesce(bit_xor(h.row_hash), 0) AS digest, count(*) AS live,
+            count(*) FILTER (WHERE NOT EXISTS (
+                SELECT FROM memories m WHERE m.user_id = h.user_id AND m.memory_id = h.memory_id
+                UNION ALL SELECT FROM memory_tombstones t
+                WHERE t.user_id = h.user_id AND t.memory_id = h.memory_id AND t.rev > s.hashed_rev)) AS strange
+        FROM memory_hashes h WHERE h.user_id = s.user_id) found
+    WHERE s.hashed_rev > 0 AND (found.strange > 0 OR s.digest <> found.digest OR s.live_count <> found.live)
+"""
+
+
+def _hash_anew(connection: Db, users: Sequence[str], _now: int) -> int:
+    """Forget all hashes of the users; they are computed again when a device asks."""
+    _run(connection, "DELETE FROM memory_hashes WHERE user_id = ANY(%(users)s)", users)
+    return _run(
+        connection,
+        "UPDATE sync_user SET digest = 0, live_count = 0, access_total = 0, hashed_rev = 0"
+        " WHERE user_id = ANY(%(users)s)",
+        users,
+    )
+
+
 # In the order of mending: a later one may build on what an earlier one has put right.
 CHECKS: Final = (
     Check(
@@ -230,6 +254,14 @@ CHECKS: Final = (
         remedy="take the mark away",
         offenders=f"SELECT m.user_id, m.memory_id FROM memories m WHERE {_MARKED}",
         mend=_unmark,
+    ),
+    Check(
+        name="digest",
+        meaning="users whose digest is not that of their memories, so that their devices never agree with it",
+        remedy="compute the hashes of their memories again",
+        offenders=_DIGESTS,
+        by_memory=False,
+        mend=_hash_anew,
     ),
     Check(
         name="embedding_pending",

@@ -16,6 +16,7 @@ from memory.core.errors import NotFound
 from memory.embedding.hashing import HashingEmbedder
 from memory.postgres import doctor
 from memory.postgres.database import Database
+from memory.postgres.digest import settle
 from memory.postgres.models import reembed
 
 ZH = "项目代号叫夜莺，下周五交付第一版"
@@ -300,6 +301,27 @@ def test_wrong_words_are_replaced_page_by_page(
     assert repaired(database) == {"terms": 6}
     assert faults(database) == {}
     assert sql("SELECT user_id, memory_id, terms::text, length FROM memories ORDER BY 1, 2") == right
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE sync_user SET digest = digest # 1 WHERE user_id = 'u'",
+        "UPDATE sync_user SET live_count = live_count + 1 WHERE user_id = 'u'",
+        "INSERT INTO memory_hashes VALUES ('u', gen_random_uuid(), 7)",
+    ],
+)
+def test_a_digest_that_is_not_of_the_memories_is_computed_again(
+    database: Database, ids: dict[str, str], sql: Run, harm: str
+) -> None:
+    settle(database, "u")
+    right = sql("SELECT digest, live_count, access_total, hashed_rev FROM sync_user WHERE user_id = 'u'")
+    sql(harm)
+    assert faults(database) == {"digest": 1}
+    assert repaired(database) == {"digest": 1}
+    assert faults(database) == {}
+    settle(database, "u")
+    assert sql("SELECT digest, live_count, access_total, hashed_rev FROM sync_user WHERE user_id = 'u'") == right
 
 
 def test_several_faults_at_once_are_mended_in_one_go(

@@ -98,6 +98,28 @@ def test_memories_survive_upgrade_downgrade_and_upgrade(database_url: str) -> No
         assert store.stats().memories_by_status == {}
 
 
+def test_rows_of_the_first_revision_are_kept_and_can_be_synced(database_url: str, tmp_path: Path) -> None:
+    with memory.connect(database_url, embedding_model="hashing") as store:
+        made = store.add_memory("项目代号叫夜莺", user_id="u", tags=["项目"], metadata={"k": [1, None]})
+        store.delete_memory(store.add_memory("deleted", user_id="u").memory_id, user_id="u")
+        store.recall("夜莺", user_id="u")
+        store.flush()
+        before = store.get_memory(made.memory_id, user_id="u")
+    migrations.downgrade(database_url, "central_0001")
+    assert migrations.current(database_url) == "central_0001"
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        assert connection.execute("SELECT to_regclass('sync_device')").fetchone() == (None,)
+        connection.execute("UPDATE memories SET importance = importance")  # no trigger is left
+    migrations.upgrade(database_url)
+    with memory.connect(database_url, embedding_model="hashing") as store:
+        assert store.get_memory(made.memory_id, user_id="u") == before
+    settings: dict[str, Any] = {"embedding_model": "hashing", "sync_background": False}
+    with memory.connect(f"edge://{tmp_path / 'device'}", centre=database_url, **settings) as device:
+        [report] = device.sync_now("u")
+        assert (report.pulled, report.equal) == (2, True)
+        assert device.get_memory(made.memory_id, user_id="u").access_count == before.access_count
+
+
 def test_eight_processes_that_start_on_an_empty_database_all_succeed(empty_database_url: str) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", STARTER, empty_database_url, str(i)], stderr=subprocess.PIPE, text=True)
