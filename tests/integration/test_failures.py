@@ -233,8 +233,8 @@ def test_a_database_of_another_encoding_is_refused(server: EmbeddedServer) -> No
     [
         lambda store: store.add_many(None, user_id="u"),
         lambda store: store.add_many("abc", user_id="u"),
-        lambda _: memory.connect(123),  # type: ignore[arg-type]
-        lambda _: memory.connect("memory://", config={}),  # type: ignore[arg-type]
+        lambda _: memory.connect(123),  # type: ignore[call-overload]
+        lambda _: memory.connect("memory://", config={}),  # type: ignore[call-overload]
         lambda _: memory.connect("postgresql://u:ab@cd@host/db"),
     ],
 )

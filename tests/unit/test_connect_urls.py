@@ -119,4 +119,4 @@ def test_other_schemes_are_refused_by_name(url: str, kind: type[memory.Error]) -
 @pytest.mark.parametrize("url", [7, b"edge:///x", Path("/x")])
 def test_a_url_is_text(url: object) -> None:
     with pytest.raises(memory.ConfigError, match="must be a string"):
-        memory.connect(url)  # type: ignore[arg-type]
+        memory.connect(url)  # type: ignore[call-overload]
