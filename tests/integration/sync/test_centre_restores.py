@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ import memory
 from edge.provider import EdgeMemory
 from memory.embedding.hashing import HashingEmbedder
 from memory.engine.provider import StorageProvider
-from memory.postgres import migrations
+from memory.postgres import cluster, migrations
 from memory.postgres.embedded import EmbeddedServer
 from memory.testing.base import everything
 
@@ -127,8 +128,7 @@ def test_a_data_directory_put_back_is_found_by_the_marks(base: Path, device: Ope
         migrations.upgrade(url)
         a = device("a", url)
         doomed, before = history(a)
-        with psycopg.connect(url) as asked:
-            data = Path((asked.execute("SHOW data_directory").fetchone() or ("",))[0])
+        data = data_directory(url)
         server.stop()
         subprocess.run(["cp", "-a", str(data), str(base / "kept")], check=True)  # with its owner
         server.start()
@@ -150,6 +150,35 @@ def test_a_data_directory_put_back_is_found_by_the_marks(base: Path, device: Ope
             assert len(texts(a)) == 22
             return
         mended(a, url, before)
+
+
+def test_the_promotion_of_a_standby_that_lagged_behind_begins_a_new_history(base: Path, device: Open) -> None:
+    standby = base / "standby"
+    with EmbeddedServer(base / "primary", settings={"fsync": "off"}) as server:
+        url = server.url()
+        migrations.upgrade(url)
+        a = device("a", url)
+        doomed, before = history(a)
+        cluster.claim(standby)
+        data = standby / "data"
+        backup = [str(server.bin_directory / "pg_basebackup"), "-d", url, "-D", str(data), "--checkpoint=fast"]
+        subprocess.run(backup, check=True)
+        owner = data_directory(url).stat()
+        (data / "standby.signal").touch()
+        for place in (data, *data.rglob("*")):
+            os.chown(place, owner.st_uid, owner.st_gid)
+        after(a, doomed)
+        a.close()
+    with EmbeddedServer(standby, settings={"fsync": "off"}) as server:
+        with psycopg.connect(server.url(), autocommit=True) as admin:
+            assert admin.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+            assert admin.execute("SELECT pg_promote()").fetchone() == (True,)
+        mended(device("a", server.url()), server.url(), before)
+
+
+def data_directory(url: str) -> Path:
+    with psycopg.connect(url) as asked:
+        return Path((asked.execute("SHOW data_directory").fetchone() or ("",))[0])
 
 
 def test_what_is_changed_and_deleted_by_raw_sql_reaches_all_replicas(database_url: str, device: Open) -> None:
