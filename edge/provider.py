@@ -49,7 +49,9 @@ class EdgeMemory(StorageProvider):
         """Take over an open storage; ``dial`` reaches the centre, None: there is none."""
         super().__init__(storage, embedder, clock, settings)
         self._edge = storage
-        self._service = SyncService(storage.users, dial, lambda: _model(storage.home), clock, schema=_schema())
+        self._service = SyncService(
+            storage.users, dial, lambda: _model(storage.home), clock, schema=_schema(), received=self._received
+        )
         wanted = sync or SyncSettings()
         self._loop = SyncLoop(self._service, storage.users, interval=wanted.interval)
         if dial is not None and wanted.background:
@@ -86,8 +88,6 @@ class EdgeMemory(StorageProvider):
             except Error as error:
                 failed.append(error)
             self._loop.meet(one)
-        if any(report.deferred for report in reports):
-            self._backlog.wake()
         if failed:
             raise failed[0]
         return reports
@@ -148,9 +148,11 @@ class EdgeMemory(StorageProvider):
             before it has not been taken in. Nothing is taken in then.
         """
         user_id = self._ready(user_id)
-        return files.read_answer(
+        report = files.read_answer(
             self._edge.users, user_id, source, model=_model(self._edge.home), clock=self._clock, schema=_schema()
         )
+        self._received(user_id)
+        return report
 
     # -- conflicts
 
@@ -212,6 +214,10 @@ class EdgeMemory(StorageProvider):
                 "there is no such entry", hint="`memory edge conflicts` lists them", user_id=user_id, number=number
             )
         return entry
+
+    def _received(self, user_id: str) -> None:
+        self._edge.received(user_id)
+        self._backlog.wake()
 
     def close(self) -> None:
         """See ``MemoryProvider``; the background loop ends first."""

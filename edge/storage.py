@@ -141,6 +141,10 @@ class EdgeStorage:
         """The time for stamps: this device's clock, put right by what the centre has told."""
         return max(0, self._clock.now() + replica.clock_offset)
 
+    def received(self, user_id: str) -> None:
+        """Memories of a user have come from the centre: some may wait for a vector."""
+        self._written[user_id] = object()
+
     def _wrote(self, replica: Replica, changes: int) -> None:
         """After a commit: nothing that goes wrong here may make the verb fail."""
         self._written[replica.user_id] = object()

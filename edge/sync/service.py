@@ -28,7 +28,14 @@ class SyncService:
     """Methods may be called from any thread."""
 
     def __init__(
-        self, users: Users, dial: Dial | None, model: Callable[[], Model], clock: Clock, *, schema: str
+        self,
+        users: Users,
+        dial: Dial | None,
+        model: Callable[[], Model],
+        clock: Clock,
+        *,
+        schema: str,
+        received: Callable[[str], None],
     ) -> None:
         """Nothing is connected yet.
 
@@ -38,8 +45,10 @@ class SyncService:
             model: The replica's embedding model.
             clock: This device's.
             schema: Revision of the users' files.
+            received: Called with a user's id when memories have come from the centre.
         """
         self._users, self._dial, self._model, self._clock, self._schema = users, dial, model, clock, schema
+        self._received = received
         self._centre: SyncCentre | None = None
         self._unreached: Error | None = None
         """Why it was not reached in this round."""
@@ -130,7 +139,7 @@ class SyncService:
         self, replica: Replica, page_lines: int | None, verify: bool, listens: bool, progress: Progress
     ) -> SyncReport:
         limits = {} if page_lines is None else {"page_lines": page_lines}
-        return Session(
+        session = Session(
             replica,
             self.centre(),
             self._model(),
@@ -141,7 +150,12 @@ class SyncService:
             progress=progress,
             ending=self._ending,
             **limits,
-        ).run()
+        )
+        try:
+            return session.run()
+        finally:
+            if session.report.pulled:
+                self._received(replica.user_id)
 
     def _note(self, replica: Replica, error: Error) -> None:
         with replica.database.write() as connection:

@@ -76,6 +76,7 @@ class RealEdge:
             lambda: Model(EMBEDDER.name, EMBEDDER.dimension),
             self,
             schema=Schema().branch.head,
+            received=self._storage.received,
         )
 
     def _step(self, _name: str) -> None:

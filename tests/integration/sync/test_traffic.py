@@ -205,3 +205,16 @@ def test_the_pull_asks_from_the_cursor_on(world: World) -> None:
         world.centre.add(USER, f"memory {number}")
     a.sync(page_lines=2)
     assert [(request.after, request.limit) for request in asked] == [(0, 2), (2, 2), (4, 2)]
+
+
+def test_a_memory_that_comes_without_a_vector_gets_one_also_when_nothing_waited_before(world: World) -> None:
+    a = world.device("a")
+    a.add("its own")
+    a.sync()
+    assert a.memory.embed_pending() == 0
+    world.centre.add(USER, "from elsewhere")
+    a.sync()
+    a.memory.embed_pending()
+    [hit] = a.memory.recall("from elsewhere", user_id=USER, top_k=1)
+    assert hit.memory.content == "from elsewhere"
+    assert a.memory.stats(user_id=USER).pending_embeddings == 0
