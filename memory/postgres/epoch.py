@@ -23,9 +23,12 @@ ORIGIN: Final = f"""{_PLACE} || '/' || CASE WHEN pg_is_in_recovery() THEN ''
 
 
 def adopt_epoch(database: Database) -> None:
-    """Draw new epochs if this database is not the one that the recorded ones were drawn in."""
+    """Draw new epochs if this database is not the one that the recorded ones were drawn in.
+
+    A standby is left alone: it can be read, writes nothing under any name, and draws its own when it is promoted.
+    """
     with database.connection() as connection:
-        same = connection.execute(f"SELECT origin = {ORIGIN} FROM sync_meta").fetchone()
+        same = connection.execute(f"SELECT pg_is_in_recovery() OR origin = {ORIGIN} FROM sync_meta").fetchone()
     if same is not None and same[0]:
         return
     with database.transaction() as connection:

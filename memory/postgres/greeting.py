@@ -1,7 +1,8 @@
 """Hello at the centre: who it is, and whether what it has seen still stands here.
 
-The idle case, a known device and nothing to do, is one look. Everything else is done under the user's row lock, after
-which it looks again, so that one set of rules judges both.
+The idle case, a known device and nothing to do, is one look. What is to be written is written under the user's row
+lock, after which it looks again, so that one set of rules judges both. Of that, only what the answer depends on is
+waited for: a transaction that somebody left open must not keep devices from what has been committed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from memory.core.errors import DeviceRevoked
+from psycopg.errors import LockNotAvailable
+
+from memory.core.errors import DeviceRevoked, StoreTimeout
 from memory.core.sync import Head, Hello, Welcome, require_protocol
 from memory.postgres import epoch
 from memory.postgres.database import Database, Db
 from memory.postgres.devices import head_of
-from memory.postgres.digest import settle
+from memory.postgres.digest import PATIENCE_MS, settle
 
 MARKS_KEPT: Final = 50
 SEEN_EVERY_MS: Final = 10 * 60 * 1000
@@ -89,7 +92,7 @@ def greet(database: Database, hello: Hello, *, now: int) -> Welcome:
         epoch.adopt_epoch(database)
         seen = None
     if seen is None or not _is_idle(seen, hello, now):
-        seen = _work(database, hello, now)
+        seen = _work(database, hello, now, seen)
     lineage, reconcile = trusted(seen, hello)
     return Welcome(
         epoch=seen.epoch,
@@ -128,13 +131,20 @@ def _look(connection: Db, hello: Hello) -> Seen | None:
 def _is_idle(seen: Seen, hello: Hello, now: int) -> bool:
     if seen.revoked:
         raise DeviceRevoked
-    return not (
+    settled = seen.hashed_rev == seen.head.rev
+    return settled and not _must_write(seen, hello) and not _upkeep_is_due(seen, hello, now)
+
+
+def _must_write(seen: Seen, hello: Hello) -> bool:
+    return seen.registered is None or is_rewound(seen, hello)
+
+
+def _upkeep_is_due(seen: Seen, hello: Hello, now: int) -> bool:
+    return (
         seen.registered != (hello.schema, hello.model)
-        or seen.hashed_rev != seen.head.rev
         or seen.last_seen_at < now - SEEN_EVERY_MS
         or seen.marks > MARKS_KEPT
         or _watch_is_due(seen, hello, now)
-        or is_rewound(seen, hello)
     )
 
 
@@ -142,15 +152,28 @@ def _watch_is_due(seen: Seen, hello: Hello, now: int) -> bool:
     return hello.listens and seen.watched_until < now + WATCH_MS // 2
 
 
-def _work(database: Database, hello: Hello, now: int) -> Seen:
-    with database.transaction() as connection:
-        _prepare(connection, hello, now)
+def _work(database: Database, hello: Hello, now: int, seen: Seen | None) -> Seen:
+    must = seen is None or _must_write(seen, hello)
+    if seen is None or must or _upkeep_is_due(seen, hello, now):
+        _write(database, hello, now, must=must)
     settle(database, hello.user_id)
     with database.connection() as connection:
         seen = _look(connection, hello)
     if seen is None or seen.revoked:
         raise DeviceRevoked  # since a moment ago
     return seen
+
+
+def _write(database: Database, hello: Hello, now: int, *, must: bool) -> None:
+    """Write what is due; upkeep alone is left to the next hello if somebody keeps the user's row."""
+    try:
+        with database.transaction() as connection:
+            if not must:
+                connection.execute(f"SET LOCAL lock_timeout = {PATIENCE_MS}")
+            _prepare(connection, hello, now)
+    except StoreTimeout as error:
+        if must or not isinstance(error.__cause__, LockNotAvailable):
+            raise
 
 
 def _prepare(connection: Db, hello: Hello, now: int) -> None:

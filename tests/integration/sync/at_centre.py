@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import xor
 from typing import Any
+
+import psycopg
+from psycopg.rows import TupleRow
 
 import memory
 from memory.core.centre import SyncCentre
@@ -36,6 +40,7 @@ from memory.engine.provider import StorageProvider
 from memory.postgres.centre import PostgresCentre
 from memory.postgres.database import Database
 
+Connection = psycopg.Connection[TupleRow]
 NOW = 1_800_000_000_000
 USER = "u-1"
 
@@ -184,3 +189,11 @@ def record_line(
 
 def count_line(memory_id: str, accesses: Mapping[str, int], last: int | None, *, seq: int = 1) -> dict[str, Any]:
     return {**access_line(memory_id, USER, accesses, last), "sync": {"seq": seq}}
+
+
+def wait_until_blocked(connection: Connection) -> None:
+    """Until another session of this database waits for a lock."""
+    blocked = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    deadline = time.monotonic() + 20
+    while connection.execute(blocked).fetchone() is None:
+        assert time.monotonic() < deadline, "nobody waits"

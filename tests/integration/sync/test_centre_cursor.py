@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from psycopg.rows import TupleRow
 
 from memory.core.clock import Stamp
 from memory.core.state import Changes, State
@@ -18,9 +17,18 @@ from memory.core.text import document_terms
 from memory.engine.storage import Incoming
 from memory.postgres.centre import PostgresCentre
 from memory.postgres.merging import merge_page
-from tests.integration.sync.at_centre import NOW, USER, Hand, Ticking, made, new_id, open_centre, record_line
-
-Connection = psycopg.Connection[TupleRow]
+from tests.integration.sync.at_centre import (
+    NOW,
+    USER,
+    Connection,
+    Hand,
+    Ticking,
+    made,
+    new_id,
+    open_centre,
+    record_line,
+    wait_until_blocked,
+)
 
 
 @pytest.fixture
@@ -50,14 +58,6 @@ def fill(hand: Hand, count: int) -> None:
     for start in range(0, count, 1_000):
         numbers = range(start, min(count, start + 1_000))
         hand.push(*(record_line(new_id(i), made(f"m {i}")) for i in numbers))
-
-
-def wait_until_blocked(connection: Connection) -> None:
-    """Until another session of this database waits for a lock."""
-    blocked = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    deadline = time.monotonic() + 20
-    while connection.execute(blocked).fetchone() is None:
-        assert time.monotonic() < deadline, "nobody waits"
 
 
 def test_what_commits_late_is_not_skipped(hand: Hand, database_url: str) -> None:

@@ -152,28 +152,88 @@ def test_a_data_directory_put_back_is_found_by_the_marks(base: Path, device: Ope
         mended(a, url, before)
 
 
+def begin_standby(server: EmbeddedServer, standby: Path) -> None:
+    """A copy of the server as it is now, that begins as a standby of nobody."""
+    cluster.claim(standby)
+    data = standby / "data"
+    backup = [str(server.bin_directory / "pg_basebackup"), "-d", server.url(), "-D", str(data), "--checkpoint=fast"]
+    subprocess.run(backup, check=True)
+    owner = data_directory(server.url()).stat()
+    (data / "standby.signal").touch()
+    for place in (data, *data.rglob("*")):
+        os.chown(place, owner.st_uid, owner.st_gid)
+
+
 def test_the_promotion_of_a_standby_that_lagged_behind_begins_a_new_history(base: Path, device: Open) -> None:
-    standby = base / "standby"
     with EmbeddedServer(base / "primary", settings={"fsync": "off"}) as server:
         url = server.url()
         migrations.upgrade(url)
         a = device("a", url)
         doomed, before = history(a)
-        cluster.claim(standby)
-        data = standby / "data"
-        backup = [str(server.bin_directory / "pg_basebackup"), "-d", url, "-D", str(data), "--checkpoint=fast"]
-        subprocess.run(backup, check=True)
-        owner = data_directory(url).stat()
-        (data / "standby.signal").touch()
-        for place in (data, *data.rglob("*")):
-            os.chown(place, owner.st_uid, owner.st_gid)
+        begin_standby(server, base / "standby")
         after(a, doomed)
         a.close()
-    with EmbeddedServer(standby, settings={"fsync": "off"}) as server:
+    with EmbeddedServer(base / "standby", settings={"fsync": "off"}) as server:
         with psycopg.connect(server.url(), autocommit=True) as admin:
             assert admin.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
             assert admin.execute("SELECT pg_promote()").fetchone() == (True,)
         mended(device("a", server.url()), server.url(), before)
+
+
+def test_a_standby_can_be_read_and_refuses_devices(base: Path, device: Open) -> None:
+    settings: dict[str, Any] = {"embedding_model": "hashing", "track_access": False}
+    with EmbeddedServer(base / "primary", settings={"fsync": "off"}) as server:
+        with memory.connect(server.url(), auto_migrate=True, **settings) as store:
+            store.add_memory(ZH, user_id=USER)
+        begin_standby(server, base / "standby")
+    with EmbeddedServer(base / "standby", settings={"fsync": "off"}) as server:
+        with memory.connect(server.url(), **settings) as store:
+            assert [hit.memory.content for hit in store.recall("夜莺", user_id=USER)] == [ZH]
+        a = device("a", server.url())
+        with pytest.raises(memory.StoreReadOnly):
+            a.sync_now(USER)
+
+
+def histories(url: str) -> tuple[Any, ...]:
+    """The database's epoch and origin, its users' epochs, and what is noted of former ones."""
+    with psycopg.connect(url) as psql:
+        return (
+            psql.execute("SELECT epoch, origin FROM sync_meta").fetchone(),
+            psql.execute("SELECT user_id, epoch FROM sync_user ORDER BY user_id").fetchall(),
+            psql.execute("SELECT user_id, epoch, bound_rev FROM sync_lineage ORDER BY user_id").fetchall(),
+        )
+
+
+@pytest.fixture
+def two_users(database_url: str) -> str:
+    """A database with two users, at revisions 2 and 1."""
+    with memory.connect(database_url, embedding_model="hashing") as store:
+        for user_id, text in (("u-1", "one"), ("u-1", "two"), ("u-2", "three")):
+            store.add_memory(text, user_id=user_id)
+    return database_url
+
+
+def move(url: str, origin: str) -> None:
+    """Let the database have been written at another place, and open it."""
+    with psycopg.connect(url, autocommit=True) as psql:
+        psql.execute(f"UPDATE sync_meta SET origin = {origin}")
+    memory.connect(url, embedding_model="hashing").close()
+
+
+def test_an_origin_noted_before_timelines_were_is_not_taken_for_another_place(two_users: str) -> None:
+    before = histories(two_users)
+    move(two_users, "regexp_replace(origin, '/[^/]*$', '')")
+    assert histories(two_users) == before
+
+
+@pytest.mark.parametrize("part", [1, 2, 3], ids=["cluster", "database", "timeline"])
+def test_another_place_is_one_new_history_for_all_users_bound_by_what_each_had(two_users: str, part: int) -> None:
+    (old, origin), _, _ = histories(two_users)
+    move(two_users, f"regexp_replace(origin, '[^/]+', '7', 1, {part})")
+    (new, now), users, lineage = histories(two_users)
+    assert (new != old, now) == (True, origin)
+    assert users == [("u-1", new), ("u-2", new)]
+    assert lineage == [("u-1", old, 2), ("u-2", old, 1)]
 
 
 def data_directory(url: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from memory.core.sync import (
     read_page,
 )
 from memory.embedding.hashing import HashingEmbedder
-from memory.postgres import digest
+from memory.postgres import digest, greeting
 from memory.postgres.centre import PostgresCentre, dial_centre
 from memory.postgres.database import Database
 from memory.postgres.devices import devices, revoke
@@ -41,6 +42,7 @@ from tests.integration.sync.at_centre import (
     new_id,
     open_provider,
     record_line,
+    wait_until_blocked,
 )
 
 Rows = list[tuple[Any, ...]]
@@ -109,6 +111,38 @@ def test_who_listens_is_watched_for_an_hour_renewed_at_half(hand: Hand, sql: Sql
     clock.time += 1
     hand.hello(listens=True)
     assert sql(watched) == [(clock.time + WATCH_MS,)]
+
+
+@pytest.mark.parametrize("away", [0, SEEN_EVERY_MS + 1], ids=["seen just now", "long not seen"])
+def test_a_transaction_left_open_keeps_no_device_from_what_has_been_committed(
+    hand: Hand, clock: Ticking, database_url: str, sql: Sql, away: int
+) -> None:
+    hand.push(record_line(A, made("one")))
+    clock.time += away
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(database_url) as forgotten:
+        forgotten.execute("UPDATE memories SET importance = 0.9")
+        head = pool.submit(hand.hello).result(20).head
+        assert (head.rev, head.digest) == (1, None)
+        hand.pull_all()
+        assert set(hand.states) == {A}
+        forgotten.rollback()
+    assert hand.hello().head.digest == hand.digest()
+    assert sql("SELECT last_seen_at FROM sync_device") == [(clock.time,)]
+
+
+def test_a_device_that_is_not_known_waits_to_be_registered(
+    hand: Hand, database_url: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(greeting, "PATIENCE_MS", 1)
+    hand.push(record_line(A, made("one")))
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(database_url) as forgotten:
+        forgotten.execute("UPDATE memories SET importance = 0.9")
+        greeted = pool.submit(Hand(hand.centre, device="d-2").hello)
+        with psycopg.connect(database_url, autocommit=True) as watcher:
+            wait_until_blocked(watcher)
+        forgotten.rollback()
+        greeted.result(20)
+    assert sql("SELECT device_id FROM sync_device ORDER BY 1") == [("d-1",), ("d-2",)]
 
 
 def test_another_protocol_is_refused(hand: Hand) -> None:

@@ -175,6 +175,37 @@ def test_an_inserted_row_gets_all_that_it_lacks(psql: Psql, store: memory.Memory
     assert rev_of(psql, "新用户") == 1
 
 
+def test_what_an_inserted_row_says_of_its_own_bookkeeping_is_drawn_anew(
+    psql: Psql, made: memory.Memory, state: Callable[[str], State]
+) -> None:
+    rev = rev_of(psql)
+    [(copy,)] = psql(
+        "INSERT INTO memories SELECT (m).* FROM (SELECT jsonb_populate_record(m, %s) AS m FROM memories m) c"
+        " RETURNING memory_id",
+        psycopg.types.json.Jsonb({"memory_id": str(uuid.uuid4()), "rev": 10**9, "updated_at": 1}),
+    )
+    [(stored_rev, at, length, terms, due)] = psql(
+        "SELECT rev, updated_at, length, terms::text, embedding_due FROM memories WHERE memory_id = %s", str(copy)
+    )
+    [stamp] = set(state(str(copy)).stamps())
+    assert (stored_rev, length, terms, due) == (rev + 1, 0, "", True)
+    assert stamp > max(state(made.memory_id).stamps())
+    assert at == stamp.ms
+
+
+def test_unknown_fields_are_registers_too_and_none_is_removed(
+    psql: Psql, made: memory.Memory, state: Callable[[str], State]
+) -> None:
+    before = state(made.memory_id)
+    psql("""UPDATE memories SET extra = '{"later": 1, "other": 2}'""")
+    middle = state(made.memory_id)
+    assert changed(before, middle) == {"later", "other"}
+    psql("""UPDATE memories SET extra = '{"later": 3}'""")
+    after = state(made.memory_id)
+    assert changed(middle, after) == {"later"}
+    assert (after.value("later"), after.value("other")) == (3, 2)
+
+
 def test_a_deletion_becomes_a_tombstone_above_everything_known_of_the_memory(
     psql: Psql, made: memory.Memory, state: Callable[[str], State], store: memory.MemoryProvider
 ) -> None:
@@ -210,6 +241,8 @@ def test_access_counts_get_a_revision(psql: Psql, made: memory.Memory, store: me
     rev = rev_of(psql)
     psql("UPDATE memory_access SET count = count + 1")
     assert psql("SELECT rev FROM memory_access") == [(rev + 1,)]
+    psql("INSERT INTO memory_access VALUES ('u', %s, 'w9', 1, 0, 7)", made.memory_id)
+    assert psql("SELECT rev FROM memory_access WHERE writer = 'w9'") == [(rev + 2,)]
 
 
 @pytest.mark.parametrize("table", ["memories CASCADE", "memory_tombstones"])
