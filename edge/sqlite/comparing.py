@@ -125,14 +125,13 @@ def remove_purged(connection: Db, author: Author, memory_id: str, reason: str, *
 def verify_shadows(connection: Db) -> int:
     """Compute the hashes of unedited memories again from their rows; returns how many are not what was noted.
 
-    A row that was damaged on disk then has no hash: it is missing in the digest, and the centre's version replaces it.
+    A row that was damaged on disk then has no hash: it is missing in the digest, once that is counted again, and the
+    centre's version replaces it.
     """
     columns = "memory_id, stamps, extra, tags, metadata, content, shadow_hash"
     rows = connection.execute(f"SELECT {columns} FROM memories WHERE shadow_hash IS NOT NULL AND shadow IS NULL")
-    wrong = [(row[0], row[6]) for row in rows if _computed(row) != row[6]]
-    for memory_id, noted in wrong:
-        shadow_changed(connection, noted, None)
-        connection.execute("UPDATE memories SET shadow_hash = NULL WHERE memory_id = ?", (memory_id,))
+    wrong = [(row[0],) for row in rows if _computed(row) != row[6]]
+    connection.executemany("UPDATE memories SET shadow_hash = NULL WHERE memory_id = ?", wrong)
     return len(wrong)
 
 

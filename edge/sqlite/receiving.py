@@ -62,7 +62,7 @@ class Receiving:
     def record(self, item: Incoming, rev: int) -> None:
         """Take in a record, live or deleted, that the centre has at a revision."""
         shadow = self._shadow(item.memory_id)
-        damaged = shadow.base_rev is not None and shadow.shadow_hash is None
+        damaged = shadow.base_rev is not None and shadow.shadow_hash is None and shadow.shadow is None
         if damaged:
             blank(self._db, item.memory_id)
         known = self._merging.look(item.memory_id) if shadow.live else Known(None, shadow.buried)

@@ -234,6 +234,7 @@ class Session:
     def _verify_rows(self) -> None:
         with self._talk.replica.database.write() as connection:
             comparing.verify_shadows(connection)
+            syncing.recount(connection)
             syncing.set_sync(connection, verified_at=self._talk.clock.now())
 
     def _difference(self, head: Head) -> Difference:

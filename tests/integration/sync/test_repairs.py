@@ -75,6 +75,31 @@ def test_whatever_is_damaged_in_a_row_that_its_hash_covers_is_repaired(world: Wo
     assert_same(world, a)
 
 
+def test_a_hash_that_is_lost_is_found_by_verifying(world: World) -> None:
+    a = world.device("a")
+    a.add("kept")
+    a.sync()
+    a.sql_while_closed("UPDATE memories SET shadow_hash = NULL")
+    [report] = a.memory.sync_now(USER, verify=True)
+    assert (report.reconciled, report.equal) == (True, True)
+    [report] = a.memory.sync_now(USER, verify=True)
+    assert (report.reconciled, report.equal) == (False, True)
+
+
+def test_a_hash_that_is_lost_takes_no_unsent_edit_with_it(world: World) -> None:
+    a = world.device("a")
+    made = a.add("first")
+    a.sync()
+    a.edit(made, "second")
+    world.centre.tag(USER, made, add=["elsewhere"])
+    a.sql_while_closed("UPDATE memories SET shadow_hash = NULL")
+    world.network.after_push = lambda: a.edit(made, "third, while the second is on its way")
+    a.sync()
+    settle(world, a)
+    assert a.text(made) == "third, while the second is on its way"
+    assert world.centre.state(USER)[made].present_tags() == ("elsewhere",)
+
+
 def test_a_bit_flipped_in_the_file_is_repaired(world: World) -> None:
     a = world.device("a")
     a.add("nothing to see here")
