@@ -11,7 +11,7 @@ from edge.sqlite.database import Db
 from edge.sqlite.snapshot import RECORD_COLUMNS, record_of
 from edge.sqlite.syncing import shadow_changed
 from memory.core.framing import encode_line
-from memory.core.record import KIND, encode_stamps
+from memory.core.record import KIND, encode_stamps, tombstone_record
 from memory.core.rowhash import row_hash
 from memory.core.state import State
 from memory.core.sync import MAX_PAGE_BYTES, access_line
@@ -86,9 +86,8 @@ def _lines(connection: Db, model: str, limit: int) -> Iterator[tuple[int | None,
     for memory_id, user_id, stamp, rev in connection.execute(
         "SELECT memory_id, user_id, stamp, rev FROM memory_tombstones WHERE dirty ORDER BY rev LIMIT ?", (limit,)
     ):
-        head = {"kind": KIND, "memory_id": memory_id, "user_id": user_id, "status": "deleted"}
         sync = {"seq": rev, "base": None, "seen": None}
-        yield None, memory_id, {**head, "stamps": {"deleted": stamp}, "sync": sync}
+        yield None, memory_id, {**tombstone_record(memory_id, user_id, stamp), "sync": sync}
     for memory_id, user_id, slots, last, rev in connection.execute(
         "SELECT memory_id, user_id, json_group_object(writer, count), nullif(max(last_access_at), 0), max(rev)"
         f" FROM memory_access a WHERE count > acked AND {_AT_CENTRE} GROUP BY memory_id LIMIT ?",

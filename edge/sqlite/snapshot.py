@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from edge.sqlite.database import Db
 from edge.sqlite.filters import ONE_OF, Where, listed
-from memory.core.record import KIND
+from memory.core.record import KIND, tombstone_record
 from memory.core.state import SCALARS
 from memory.engine.storage import Scope
 
@@ -54,8 +54,7 @@ def tombstone_records(connection: Db, *, after: int | None) -> Iterator[Mapping[
         "SELECT memory_id, user_id, stamp, rev FROM memory_tombstones WHERE rev > ? ORDER BY memory_id", (after or 0,)
     )
     for memory_id, user_id, stamp, rev in rows:
-        head = {"kind": KIND, "memory_id": memory_id, "user_id": user_id, "status": "deleted"}
-        yield {**head, "stamps": {"deleted": stamp}, "rev": rev}
+        yield {**tombstone_record(memory_id, user_id, stamp), "rev": rev}
 
 
 def record_of(row: Sequence[Any], model: str) -> dict[str, Any]:

@@ -84,6 +84,12 @@ def encode_record(record: Record) -> dict[str, Any]:
     return {**head, **scalars, **body, **tail}
 
 
+def tombstone_record(memory_id: str, user_id: str, stamp: str) -> dict[str, Any]:
+    """The record of a deleted memory, from its stamp as it is stored."""
+    head = {"kind": KIND, "memory_id": memory_id, "user_id": user_id, "status": "deleted"}
+    return {**head, "stamps": {"deleted": stamp}}
+
+
 def decode_record(data: Mapping[str, Any]) -> Record:
     """Read a record, framed or plain.
 

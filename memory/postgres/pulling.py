@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from memory.core.framing import encode_line
-from memory.core.record import KIND
+from memory.core.record import tombstone_record
 from memory.core.rowhash import tombstone_hash
 from memory.core.sync import (
     MAX_PAGE_BYTES,
@@ -164,7 +164,7 @@ class _Changes:
         if position.kind == _RECORD:
             return records[memory_id]
         if position.kind == _TOMBSTONE:
-            return tombstone_line(self._request.user_id, memory_id, position.stamp, position.rev)
+            return _tombstone(self._request.user_id, memory_id, position.stamp, position.rev)
         if memory_id in self._counted:
             return None  # its first slot on this page has brought all of them
         self._counted.add(memory_id)
@@ -185,10 +185,8 @@ def _ids(positions: Sequence[_Position], kind: int) -> list[UUID]:
     return [UUID(memory_id) for _, found, memory_id, _ in positions if found == kind]
 
 
-def tombstone_line(user_id: str, memory_id: str, stamp: str | None, rev: int) -> dict[str, Any]:
-    """The record of a deleted memory."""
-    head = {"kind": KIND, "memory_id": memory_id, "user_id": user_id, "status": "deleted"}
-    return {**head, "stamps": {"deleted": stamp}, "rev": rev}
+def _tombstone(user_id: str, memory_id: str, stamp: str | None, rev: int) -> dict[str, Any]:
+    return {**tombstone_record(memory_id, user_id, str(stamp)), "rev": rev}
 
 
 def read_records(
@@ -238,7 +236,7 @@ def fetch(database: Database, request: FetchRequest) -> Given:
             "SELECT memory_id::text, stamp, rev FROM memory_tombstones WHERE user_id = %s AND memory_id = ANY(%s)",
             [request.user_id, list(wanted)],
         ).fetchall()
-    found |= {memory_id: tombstone_line(request.user_id, memory_id, stamp, rev) for memory_id, stamp, rev in dead}
+    found |= {memory_id: _tombstone(request.user_id, memory_id, stamp, rev) for memory_id, stamp, rev in dead}
     lines = [encode_line(found[str(known)]) for known in wanted if str(known) in found]
     return Given(entered, lines, entered.head.rev)
 

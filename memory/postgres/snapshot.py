@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from memory.core.record import KIND
+from memory.core.record import KIND, tombstone_record
 from memory.core.state import SCALARS
 from memory.engine.storage import Scope, Snapshot
 from memory.postgres.database import Database, Db
@@ -89,8 +89,7 @@ def _records(connection: Db, scope: Scope, *, model_id: int, model: str) -> Gene
         f" WHERE {where} ORDER BY t.user_id, t.memory_id"
     )
     for memory_id, user_id, stamp, rev in _stream(connection, "tombstones", statement, {**base, **where.params}):
-        head = {"kind": KIND, "memory_id": memory_id, "user_id": user_id, "status": "deleted"}
-        yield {**head, "stamps": {"deleted": stamp}, "rev": rev}
+        yield {**tombstone_record(memory_id, user_id, stamp), "rev": rev}
 
 
 def _live_where(scope: Scope) -> Where:
