@@ -132,7 +132,7 @@ class EdgeMemory(StorageProvider):
     def write_changes(self, user_id: str, target: str | Path) -> files.Written:
         """Write what the centre lacks into a file, for a centre that this device cannot reach.
 
-        The centre's ``answer_changes`` makes the answer; ``read_answer`` takes it in.
+        There, ``edge.sync.files.answer_request`` or `memory edge answer` makes the answer; ``read_answer`` takes it in.
         """
         user_id = self._ready(user_id)
         self._accesses.flush()

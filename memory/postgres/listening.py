@@ -40,10 +40,10 @@ class _Listener(threading.Thread):
     def __init__(self, database: Database, changed: Callable[[str], None]) -> None:
         super().__init__(name="memory-listener", daemon=True)
         self._changed = changed
-        self._wake, self._woken = socket.socketpair()
         self._ended = threading.Event()
         with database.connection() as connection:
             self._conninfo = _conninfo_of(connection)
+        self._wake, self._woken = socket.socketpair()
         self._connection = self._connect()
 
     def end(self) -> None:
