@@ -1,8 +1,9 @@
-"""Fixtures of the tests of sync: a centre on Postgres, and a replica driven by hand."""
+"""Fixtures of the tests of sync: a centre on Postgres with a replica driven by hand, and a world of devices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -15,6 +16,7 @@ from tests.integration.sync.at_centre import (
     Ticking,
     open_centre,
 )
+from tests.integration.sync.devices import World
 
 Rows = list[tuple[Any, ...]]
 Sql = Callable[..., Rows]
@@ -55,3 +57,9 @@ def sql(database_url: str) -> Iterator[Sql]:
             return cursor.fetchall() if cursor.description else []
 
         yield run
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path) as made:
+        yield made

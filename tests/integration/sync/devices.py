@@ -22,6 +22,7 @@ from edge.sync.report import SyncReport, SyncStatus
 from edge.vectors.port import IndexFactory
 from memory.core.centre import SyncCentre
 from memory.core.clock import parse_stamp
+from memory.core.model import NewMemory
 from memory.core.state import State, as_memory
 from memory.core.sync import PULL, read_page, write_page
 from memory.embedding.hashing import HashingEmbedder
@@ -295,3 +296,25 @@ def wait_until(holds: Callable[[], bool], *, seconds: float = 20.0) -> None:
         assert waited < seconds, "it does not come about"
         pause.wait(0.01)
         waited += 0.01
+
+
+def settle(world: World, *devices: Device) -> None:
+    """Sync until nothing moves, and compare."""
+    for _ in range(3):  # what a pull finds to be above the centre's version goes there with the next sync
+        for device in devices:
+            device.sync()
+    assert_same(world, *devices)
+
+
+def fill(device: Device, count: int) -> list[str]:
+    """Memories of which the centre does not know."""
+    made = device.memory.add_many([NewMemory(content=f"memory {n}") for n in range(count)], user_id=USER)
+    return [memory.memory_id for memory in made]
+
+
+def altered(world: World, device: Device) -> Altered:
+    """The device's way to the centre, to be broken by the test."""
+    way = Altered(world.network)
+    device.dial = lambda: way
+    device.reopen()
+    return way

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from edge.sync.report import SyncCondition
@@ -16,12 +13,6 @@ from tests.sync.oracle import too_late
 
 DAY = 86_400_000
 YEAR = 365 * DAY
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as made:
-        yield made
 
 
 def content_stamp(states: dict[str, State], memory_id: str) -> Stamp:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +13,6 @@ from memory.core.framing import decode_line, encode_line
 from memory.core.model import Status
 from memory.core.state import Register, State
 from tests.integration.sync.devices import USER, Altered, Device, World, assert_same, reframed
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

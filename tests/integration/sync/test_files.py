@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,6 @@ from edge.sync.report import SyncReport
 from memory.core.errors import FileDamaged, FormatError, NotFound
 from memory.core.framing import decode_line
 from tests.integration.sync.devices import USER, Device, World, assert_same
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

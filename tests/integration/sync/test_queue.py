@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from memory.core.errors import StoreDenied, StoreUnavailable
-from memory.core.model import NewMemory
 from memory.core.state import Changes
-from tests.integration.sync.devices import USER, Altered, Device, World, assert_same
+from tests.integration.sync.devices import USER, World, altered, assert_same, fill
 from tests.sync.ports import Crash
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as made:
-        yield made
-
-
-def fill(device: Device, count: int) -> list[str]:
-    """Memories of which the centre does not know."""
-    made = device.memory.add_many([NewMemory(content=f"memory {n}") for n in range(count)], user_id=USER)
-    return [memory.memory_id for memory in made]
-
-
-def altered(world: World, device: Device) -> Altered:
-    """The device's way to the centre, to be broken by the test."""
-    way = Altered(world.network)
-    device.dial = lambda: way
-    device.reopen()
-    return way
 
 
 def once(error: Exception) -> Callable[[list[bytes]], Sequence[bytes]]:

@@ -3,34 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from edge.sync.report import SyncCondition
 from memory.core.errors import DeviceRevoked, NotFound, SyncIncomplete
-from tests.integration.sync.devices import USER, Altered, Device, World, assert_same, reframed
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture(params=[True, False], ids=["known", "silent"])
-def known(request: pytest.FixtureRequest) -> bool:
-    """Whether the centre notices that it was restored, or the marks must tell."""
-    return bool(request.param)
-
-
-def settle(world: World, *devices: Device) -> None:
-    for _ in range(3):  # what a pull finds to be above the centre's version goes there with the next sync
-        for device in devices:
-            device.sync()
-    assert_same(world, *devices)
-
+from tests.integration.sync.devices import USER, Altered, World, altered, assert_same, reframed, settle
 
 # -- damage
 
@@ -90,13 +68,19 @@ def test_a_hash_that_is_lost_takes_no_unsent_edit_with_it(world: World) -> None:
     a = world.device("a")
     made = a.add("first")
     a.sync()
-    a.edit(made, "second")
     world.centre.tag(USER, made, add=["elsewhere"])
     a.sql_while_closed("UPDATE memories SET shadow_hash = NULL")
-    world.network.after_push = lambda: a.edit(made, "third, while the second is on its way")
+    way = altered(world, a)
+
+    def edited(lines: list[bytes]) -> list[bytes]:
+        way.pulled = list
+        a.edit(made, "second, while the centre's version is on its way")
+        return lines
+
+    way.pulled = edited
     a.sync()
     settle(world, a)
-    assert a.text(made) == "third, while the second is on its way"
+    assert a.text(made) == "second, while the centre's version is on its way"
     assert world.centre.state(USER)[made].present_tags() == ("elsewhere",)
 
 

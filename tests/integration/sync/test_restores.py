@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
 from memory.core.sync import MARKS_SENT
-from tests.integration.sync.devices import USER, Altered, Device, World, assert_same
+from tests.integration.sync.devices import USER, Altered, World, assert_same, settle
 from tests.sync.plain_user import MARKS_KEPT
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture(params=[True, False], ids=["known", "silent"])
 def known(request: pytest.FixtureRequest) -> bool:
     """Whether the centre notices that it was restored, or the marks must tell."""
     return bool(request.param)
-
-
-def settle(world: World, *devices: Device) -> None:
-    for _ in range(3):  # what a pull finds to be above the centre's version goes there with the next sync
-        for device in devices:
-            device.sync()
-    assert_same(world, *devices)
 
 
 # -- the centre goes back

@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from memory.core.framing import decode_line
-from memory.core.model import NewMemory
 from memory.core.sync import Hello, PullRequest
-from tests.integration.sync.devices import USER, Altered, Device, World, assert_same
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as made:
-        yield made
-
-
-def fill(device: Device, count: int) -> list[str]:
-    """Memories of which the centre does not know."""
-    made = device.memory.add_many([NewMemory(content=f"memory {n}") for n in range(count)], user_id=USER)
-    return [memory.memory_id for memory in made]
-
-
-def altered(world: World, device: Device) -> Altered:
-    """The device's way to the centre, to be broken by the test."""
-    way = Altered(world.network)
-    device.dial = lambda: way
-    device.reopen()
-    return way
-
+from tests.integration.sync.devices import USER, World, altered, assert_same, fill
 
 # -- no echo, no idle work
 

@@ -6,8 +6,7 @@ import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -23,12 +22,6 @@ from tests.sync.ports import Crash
 
 SECRET = "the heron nests behind the mill"
 OTHER = "v"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as made:
-        yield made
 
 
 def engine(_replica: str) -> IndexFactory:
