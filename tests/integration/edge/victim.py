@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,8 @@ def call(store: StorageProvider, chance: random.Random, known: list[tuple[str, s
     diary.note(done=memory_id)
 
 
-def main() -> None:
-    """Take orders."""
+def take_orders(work: Callable[[dict[str, Any]], None]) -> None:
+    """Fork a victim for each order on stdin; answer how it ended."""
     for line in sys.stdin:
         victim = os.fork()
         if victim == 0:
@@ -94,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    take_orders(work)

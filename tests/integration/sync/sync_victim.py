@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from memory.connect import SystemClock
 from memory.embedding.hashing import HashingEmbedder
 from memory.engine.provider import EngineSettings
 from memory.postgres.centre import dial_centre
-from tests.integration.edge.victim import TEXTS, Diary
+from tests.integration.edge.victim import TEXTS, Diary, take_orders
 from tests.replicas import nothing, storage_of
 
 USER = "u"
@@ -88,17 +86,5 @@ def call(device: EdgeMemory, chance: random.Random, known: list[str], diary: Dia
             diary.note(done=memory_id, text=text)
 
 
-def main() -> None:
-    """Take orders."""
-    for line in sys.stdin:
-        victim = os.fork()
-        if victim == 0:
-            work(json.loads(line))
-            os._exit(0)
-        _, status = os.waitpid(victim, 0)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    main()
+    take_orders(work)
