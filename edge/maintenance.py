@@ -44,7 +44,7 @@ class Maintenance:
         self._visit(Replica.tidy)
 
     def _round(self) -> None:
-        self._visit(lambda replica: replica.drain() if replica.is_behind else None)
+        self._visit(lambda replica: replica.drain() if replica.is_behind and not replica.is_receiving else None)
         if time.monotonic() - self._tidied >= self._tidy_interval:
             self._tidied = time.monotonic()
             self.tidy_all()

@@ -44,6 +44,9 @@ DRAIN_AT_CLOSE: Final = 100
 BACKLOG_LIMIT: Final = 2_000
 """Queued changes at which whoever writes carries them out before going on: searches read them one by one."""
 
+RECEIVED_AT_ONCE: Final = 50_000
+"""Memories that a sync brings before it stops for the indexes; until then searches read them one by one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
@@ -100,6 +103,9 @@ class Replica:
         self.step = kit.step
         self._queued = max(backlog.words, backlog.vectors)
         self._behind = self._queued > 0
+        self.is_receiving = False
+        """Whether a sync is bringing many memories: it sees to the indexes itself, for two that work at once slow each
+        other down to less than one after the other."""
 
     def _adopt(self, description: Description) -> None:
         with self.database.write() as connection:
@@ -126,6 +132,11 @@ class Replica:
         """Bring both indexes up to date, as far as they answer."""
         self._queued, self._behind = 0, True
         self._behind = not self.indexer.drain()
+
+    def drain_if_far_behind(self) -> None:
+        """Bring the indexes up to date if so much is queued that searches, which read it one by one, would be slow."""
+        if self._queued >= RECEIVED_AT_ONCE:
+            self.drain()
 
     @property
     def is_behind(self) -> bool:

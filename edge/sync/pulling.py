@@ -19,6 +19,13 @@ class Pulling:
 
     def run(self, first: Head) -> Head:
         """Receive everything up to the head; returns what the head was."""
+        self._talk.replica.is_receiving = True
+        try:
+            return self._all(first)
+        finally:
+            self._talk.replica.is_receiving = False
+
+    def _all(self, first: Head) -> Head:
         done = 0
         while True:
             state = self._talk.state()
@@ -32,6 +39,7 @@ class Pulling:
             self._talk.ask()
             received = self._talk.require_ours(wire.read_page(self._talk.centre.pull(request), wire.PULL))
             self.take(received)
+            self._talk.replica.drain_if_far_behind()
             done += len(received.lines)
             self._talk.progress("pull", done, max(done, first.live))
             page = received.page

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from edge import replica
 from memory.core.framing import decode_line
 from memory.core.sync import Hello, PullRequest
 from tests.integration.sync.devices import USER, World, altered, assert_same, fill
@@ -192,3 +195,19 @@ def test_a_memory_that_comes_without_a_vector_gets_one_also_when_nothing_waited_
     [hit] = a.memory.recall("from elsewhere", user_id=USER, top_k=1)
     assert hit.memory.content == "from elsewhere"
     assert a.memory.stats(user_id=USER).pending_embeddings == 0
+
+
+@pytest.mark.parametrize(("at_once", "most"), [(40, 40), (50_000, 100)])
+def test_a_long_pull_stops_for_the_indexes_when_too_much_would_have_to_be_read_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
+) -> None:
+    monkeypatch.setattr(replica, "RECEIVED_AT_ONCE", at_once)
+    for number in range(100):
+        world.centre.add(USER, f"memory {number}")
+    a = world.device("a")
+    a.sync(page_lines=10)
+    waiting = a.memory.stats(user_id=USER).details["index_backlog_words"]
+    assert (waiting <= most, waiting == 100) == (True, at_once > 100)
+    with a.memory._edge.users.lease(USER) as opened:
+        assert opened is not None
+        assert not opened.is_receiving  # from here on it is the maintenance's business again
