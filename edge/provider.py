@@ -10,11 +10,12 @@ from edge.sqlite.conflicts import Conflict, dismiss, list_conflicts, read_confli
 from edge.sqlite.migrations import Schema
 from edge.storage import EdgeStorage
 from edge.sync import files
+from edge.sync.link import Dial, Link
 from edge.sync.loop import SyncLoop
 from edge.sync.plan import DELETED, GONE
 from edge.sync.records import Model
 from edge.sync.report import SyncReport, SyncStatus
-from edge.sync.service import Dial, SyncService
+from edge.sync.service import SyncService
 from edge.sync.talk import Progress, no_progress
 from memory.core.errors import Error, NotFound
 from memory.core.model import Memory
@@ -49,11 +50,12 @@ class EdgeMemory(StorageProvider):
         """Take over an open storage; ``dial`` reaches the centre, None: there is none."""
         super().__init__(storage, embedder, clock, settings)
         self._edge = storage
+        self._link = Link(dial)
         self._service = SyncService(
-            storage.users, dial, lambda: _model(storage.home), clock, schema=_schema(), received=self._received
+            storage.users, self._link, lambda: _model(storage.home), clock, schema=_schema(), received=self._received
         )
         wanted = sync or SyncSettings()
-        self._loop = SyncLoop(self._service, storage.users, interval=wanted.interval)
+        self._loop = SyncLoop(self._service, self._link, storage.users, interval=wanted.interval)
         if dial is not None and wanted.background:
             storage.on_write = self._loop.wrote
             self._loop.start()
@@ -77,8 +79,8 @@ class EdgeMemory(StorageProvider):
         self._check_open()
         self._accesses.flush()
         users = self._edge.users.known() if user_id is None else [normalise.identifier(user_id, "user_id")]
-        self._service.require_centre()
-        self._service.begin_round()
+        self._link.require_dial()
+        self._link.begin_round()
         reports: list[SyncReport] = []
         failed: list[Error] = []
         for one in users:
@@ -101,8 +103,8 @@ class EdgeMemory(StorageProvider):
     def reconcile(self, user_id: str, *, progress: Progress = no_progress) -> SyncReport:
         """Compare everything with the centre, and mend what differs on either side."""
         user_id = self._ready(user_id)
-        self._service.require_centre()
-        self._service.begin_round()
+        self._link.require_dial()
+        self._link.begin_round()
         self._service.suspect(user_id)
         report = self._service.sync(user_id, create=False, verify=True, progress=progress)
         if report is None:
@@ -116,12 +118,12 @@ class EdgeMemory(StorageProvider):
         """
         user_id = self._ready(user_id)
         self._accesses.flush()
-        if self._service.has_centre and self._edge.users.exists(user_id):
+        if self._link.has_centre and self._edge.users.exists(user_id):
             self._send_at_last(user_id)
         return self._service.wipe(user_id)
 
     def _send_at_last(self, user_id: str) -> None:
-        self._service.begin_round()
+        self._link.begin_round()
         try:
             self._service.sync(user_id, create=False)
         except Error:
@@ -224,7 +226,7 @@ class EdgeMemory(StorageProvider):
         self._service.end()
         self._loop.stop()
         super().close()
-        self._service.close()
+        self._link.close()
 
 
 def _model(home: Home) -> Model:

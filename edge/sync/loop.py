@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from edge.sync.link import Link
 from edge.sync.service import SyncService
 from edge.users import Users
 from memory.core.errors import DeviceRevoked, Error, SyncInterrupted
@@ -31,9 +32,11 @@ STOP_WITHIN_SECONDS: Final = 5.0
 class SyncLoop:
     """Keeps all users of a replica in sync until it is stopped."""
 
-    def __init__(self, service: SyncService, users: Users, *, interval: float, seed: int | None = None) -> None:
+    def __init__(
+        self, service: SyncService, link: Link, users: Users, *, interval: float, seed: int | None = None
+    ) -> None:
         """Nothing runs yet; ``interval`` in seconds."""
-        self._service, self._users, self._interval = service, users, interval
+        self._service, self._link, self._users, self._interval = service, link, users, interval
         self._chance = random.Random(seed)  # noqa: S311  jitter, no secret
         self._changed = threading.Condition()
         self._wanted: set[str] = set()
@@ -85,7 +88,7 @@ class SyncLoop:
             users = self._next_users()
             if users is None:
                 return
-            self._service.begin_round()
+            self._link.begin_round()
             for user_id in users:
                 if self._stopping:
                     return
@@ -140,7 +143,7 @@ class SyncLoop:
     def _listen(self) -> None:
         if self._stop_listening is None:
             try:
-                self._stop_listening = self._service.centre().listen(self.told)
+                self._stop_listening = self._link.centre().listen(self.told)
             except Error as error:  # the session that comes next meets the same, and notes it for the status
                 logger.debug("the centre cannot be listened to yet: %s", error)
 

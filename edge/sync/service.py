@@ -1,4 +1,4 @@
-"""Sync of all users of a replica: who reaches the centre, one session of a user at a time, and what is told of it."""
+"""Sync of all users of a replica: one session of a user at a time, and what is told of it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from contextlib import AbstractContextManager, contextmanager
 from edge.replica import Replica
 from edge.sqlite import outbox, syncing
 from edge.sqlite.conflicts import count_conflicts
+from edge.sync.link import Link
 from edge.sync.records import Model
 from edge.sync.report import SyncCondition, SyncReport, SyncStatus, condition_of
 from edge.sync.session import Session
 from edge.sync.talk import Progress, no_progress
 from edge.users import Users
-from memory.core.centre import SyncCentre
-from memory.core.errors import ConfigError, DeviceRevoked, Error, NotFound, SyncInterrupted
+from memory.core.errors import DeviceRevoked, Error, NotFound, StoreUnavailable
 from memory.core.ports import Clock
 
 logger = logging.getLogger(__name__)
-Dial = Callable[[], SyncCentre]
 
 
 class SyncService:
@@ -30,7 +29,7 @@ class SyncService:
     def __init__(
         self,
         users: Users,
-        dial: Dial | None,
+        link: Link,
         model: Callable[[], Model],
         clock: Clock,
         *,
@@ -41,62 +40,16 @@ class SyncService:
 
         Args:
             users: Of the replica.
-            dial: Reaches the centre, when it is first needed; None: there is none.
+            link: To the centre.
             model: The replica's embedding model.
             clock: This device's.
             schema: Revision of the users' files.
             received: Called with a user's id when memories have come from the centre.
         """
-        self._users, self._dial, self._model, self._clock, self._schema = users, dial, model, clock, schema
+        self._users, self._link, self._model, self._clock, self._schema = users, link, model, clock, schema
         self._received = received
-        self._centre: SyncCentre | None = None
-        self._unreached: Error | None = None
-        """Why it was not reached in this round."""
-        self._dialling = threading.Lock()
         self._ending = threading.Event()
         self._sessions: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-
-    @property
-    def has_centre(self) -> bool:
-        """Whether there is anything to sync with."""
-        return self._dial is not None
-
-    def require_centre(self) -> Dial:
-        """How to reach the centre.
-
-        Raises:
-            ConfigError: none is configured.
-        """
-        if self._dial is None:
-            raise ConfigError(
-                "this replica has no centre", hint="open it with centre=postgresql://…, or set MEMORY_CENTRE_URL"
-            )
-        return self._dial
-
-    def begin_round(self) -> None:
-        """From here on a centre that was not reached is tried once more, not once for each user."""
-        self._unreached = None
-
-    def centre(self) -> SyncCentre:
-        """The centre, reached, unless it was not in this round.
-
-        Raises:
-            ConfigError: none is configured. StoreUnavailable, SchemaMismatch, …: what reaching it raises.
-        """
-        dial = self.require_centre()
-        with self._dialling:
-            if self._centre is None:
-                if self._unreached is not None:
-                    raise self._unreached
-                try:
-                    self._centre = dial()
-                except Error as error:
-                    self._unreached = error
-                    raise
-                if self._ending.is_set():  # whoever closed this did not wait for it
-                    self._let_go()
-                    raise SyncInterrupted
-            return self._centre
 
     def sync(
         self,
@@ -122,7 +75,7 @@ class SyncService:
                     if replica is None:
                         return None
                     try:
-                        return self._session(replica, page_lines, verify, listens, progress)
+                        return self._met(replica, page_lines, verify, listens, progress)
                     except Error as error:
                         self._note(replica, error)
                         raise
@@ -135,27 +88,36 @@ class SyncService:
     def _lent(self, user_id: str, *, create: bool) -> AbstractContextManager[Replica | None]:
         return self._users.writing(user_id) if create else self._users.lease(user_id)
 
-    def _session(
+    def _met(
         self, replica: Replica, page_lines: int | None, verify: bool, listens: bool, progress: Progress
     ) -> SyncReport:
+        """One session; begun once more if the connections turn out to be left over from before a restart."""
         limits = {} if page_lines is None else {"page_lines": page_lines}
-        session = Session(
-            replica,
-            self.centre(),
-            self._model(),
-            self._clock,
-            schema=self._schema,
-            verify=verify,
-            listens=listens,
-            progress=progress,
-            ending=self._ending,
-            **limits,
-        )
-        try:
-            return session.run()
-        finally:
-            if session.report.pulled:
-                self._received(replica.user_id)
+        may_be_stale = self._link.is_up
+        while True:
+            centre = self._link.centre()
+            session = Session(
+                replica,
+                centre,
+                self._model(),
+                self._clock,
+                schema=self._schema,
+                verify=verify,
+                listens=listens,
+                progress=progress,
+                ending=self._ending,
+                **limits,
+            )
+            try:
+                return session.run()
+            except StoreUnavailable:
+                self._link.lost(centre)
+                if not may_be_stale or session.is_greeted:
+                    raise
+                may_be_stale = False
+            finally:
+                if session.report.pulled:
+                    self._received(replica.user_id)
 
     def _note(self, replica: Replica, error: Error) -> None:
         with replica.database.write() as connection:
@@ -223,17 +185,3 @@ class SyncService:
     def end(self) -> None:
         """Let sessions end after the page under way, and begin none any more."""
         self._ending.set()
-
-    def close(self) -> None:
-        """Let go of the centre, without waiting for a dial that is under way: it sees to itself. Idempotent."""
-        self._ending.set()
-        if self._dialling.acquire(blocking=False):
-            try:
-                self._let_go()
-            finally:
-                self._dialling.release()
-
-    def _let_go(self) -> None:
-        if self._centre is not None:
-            self._centre.close()
-            self._centre = None

@@ -23,9 +23,9 @@ from edge.sync.report import SyncReport
 from edge.sync.talk import Progress, Talk, no_progress
 from memory.core import sync as wire
 from memory.core.centre import SyncCentre
-from memory.core.errors import EpochChanged, StoreTimeout, StoreUnavailable, SyncIncomplete
+from memory.core.errors import EpochChanged, SyncIncomplete
 from memory.core.ports import Clock
-from memory.core.sync import Head, Hello, Received, Welcome
+from memory.core.sync import Head, Received, Welcome
 
 ATTEMPTS: Final = 3
 """How often a session begins anew when the centre's history turns out to be another."""
@@ -87,6 +87,11 @@ class Session:
             ending=ending or threading.Event(),
         )
         self._push, self._pull = Pushing(self._talk), Pulling(self._talk)
+
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the centre has answered."""
+        return self._talk.epoch != ""
 
     def run(self) -> SyncReport:
         """Sync; returns what was done.
@@ -167,23 +172,13 @@ class Session:
             )
             noted = syncing.read_sync(connection).clock_offset
         self._talk.device = hello.device
-        welcome = self._hello(hello)
+        self._talk.ask()
+        welcome = self._talk.centre.hello(hello)
         wire.require_protocol(welcome.protocol)
         self._note_offset(welcome.now - self._talk.clock.now(), noted)
         self.report.rev = welcome.head.rev
         self._talk.epoch = welcome.epoch
         return welcome
-
-    def _hello(self, hello: Hello) -> Welcome:
-        """Ask, once more if a connection turns out to be left over from before the centre was restarted."""
-        self._talk.ask()
-        try:
-            return self._talk.centre.hello(hello)
-        except StoreTimeout:
-            raise
-        except StoreUnavailable:
-            self._talk.ask()
-            return self._talk.centre.hello(hello)
 
     def _note_offset(self, offset: int, noted: int) -> None:
         """Learn how this device's clock stands to the centre's. Less than a second is the way of the answer."""

@@ -137,8 +137,7 @@ def idle(url: str, path: Path) -> dict[str, Any]:
     """A sync with nothing to do."""
     with device(url, path) as replica:
         counting = FaultyCarrier(_dialled(url))
-        service = replica._service
-        service._dial = lambda: counting
+        replica._link._dial = lambda: counting
         replica.sync_now(USER)  # the first one after opening may have something to note
         trips, lines = counting.round_trips, counting.records_read
         begin = time.perf_counter()

@@ -211,7 +211,7 @@ class PostgresCentreVerbs:
                     self._raw.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(name)))
 
     def close(self) -> None:
-        self.port.close()
+        self.reached.close()
         self.proxy.close()
         self._database.close()
         self._raw.close()
@@ -252,7 +252,7 @@ class CutCentre:
         return self._centre.listen(changed)
 
     def close(self) -> None:
-        self._centre.close()
+        """Nothing: a replica that has lost it dials again, and gets the same one."""
 
 
 class PostgresStack:

@@ -19,6 +19,7 @@ from edge.sqlite import syncing
 from edge.sqlite.conflicts import list_conflicts
 from edge.sqlite.migrations import Schema
 from edge.sqlite.rows import SELECT_STATE, read_state
+from edge.sync.link import Link
 from edge.sync.records import Model
 from edge.sync.service import SyncService
 from edge.vectors.port import IndexFactory
@@ -72,7 +73,7 @@ class RealEdge:
         self._storage = open_storage(self._path, EMBEDDER, self, self._index, QUIET, step=self._step)
         self._service = SyncService(
             self._storage.users,
-            lambda: self._carrier,
+            Link(lambda: self._carrier),
             lambda: Model(EMBEDDER.name, EMBEDDER.dimension),
             self,
             schema=Schema().branch.head,
