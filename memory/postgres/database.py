@@ -11,7 +11,7 @@ from typing import Any, Final
 import psycopg
 from pgvector.psycopg.vector import register_vector_info
 from psycopg import Connection, errors
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types import TypeInfo
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
@@ -43,6 +43,16 @@ SESSION: Final = (
     # Stamps and revisions are drawn by this program: the triggers that draw them for raw SQL need not.
     "SET nightingale.stamps = 'kept'",
 )
+
+# A network that swallows everything must not hold a caller for the quarter of an hour that the system would go on
+# sending: a request that nobody acknowledges fails after half a minute, an answer that never comes after two.
+NETWORK: Final = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": 30_000,
+    "keepalives_idle": 60,
+    "keepalives_interval": 20,
+    "keepalives_count": 3,
+}
 
 # Most telling class first; the last one catches the rest.
 _TRANSLATION: Final[tuple[tuple[type[BaseException], type[StoreError]], ...]] = (
@@ -102,6 +112,12 @@ def require_conninfo(conninfo: str) -> None:
         raise _unreadable()  # the rest of a password with an @ in it
 
 
+def _patient(conninfo: str) -> str:
+    """With what says how long to believe in a silent network, unless it says so itself."""
+    given = {name: value for name, value in conninfo_to_dict(conninfo).items() if value is not None}
+    return make_conninfo("", **{**NETWORK, **given})
+
+
 def _unreadable() -> ConfigError:
     return ConfigError(
         "the database URL cannot be read",
@@ -130,7 +146,7 @@ class Database:
             # a wrong password or host is named.
             psycopg.connect(conninfo, connect_timeout=max(2, round(timeout))).close()
             self._pool: ConnectionPool[Db] = ConnectionPool(
-                conninfo,
+                _patient(conninfo),
                 min_size=1,
                 max_size=pool_size,
                 timeout=timeout,

@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 CHANNEL: Final = "memory_changes"
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
-# A connection that a router has forgotten is noticed in about two minutes.
-_KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 60, "keepalives_interval": 20, "keepalives_count": 3}
 
 
 def listen(database: Database, changed: Callable[[str], None]) -> Callable[[], None]:
@@ -110,10 +108,9 @@ class _Listener(threading.Thread):
 
 
 def _conninfo_of(connection: Db) -> str:
-    """How to make another connection like this one."""
+    """How to make another connection like this one, that notices a dead network like it."""
     info = connection.info
-    parameters: dict[str, str | int] = {**_KEEPALIVE, **info.get_parameters()}
-    parameters |= {"application_name": "nightingale-memory-listener"}
+    parameters = info.get_parameters() | {"application_name": "nightingale-memory-listener"}
     if info.password:
         parameters["password"] = info.password
     return make_conninfo("", **parameters)
