@@ -32,6 +32,8 @@ def adopt_epoch(database: Database) -> None:
     if same is not None and same[0]:
         return
     with database.transaction() as connection:
+        # Users before the database, like everybody: who holds a user's row may be about to write here.
+        connection.execute("SELECT FROM sync_user ORDER BY user_id FOR UPDATE")
         row = connection.execute(f"SELECT origin, {ORIGIN}, {_PLACE} FROM sync_meta FOR UPDATE").fetchone()
         recorded, actual, place = row or (None, None, None)
         if recorded == actual:
@@ -45,8 +47,7 @@ def adopt_epoch(database: Database) -> None:
 
 
 def _begin_histories(connection: Db, epoch: str) -> None:
-    """A new history for every user, in which everything up to now is contained."""
-    connection.execute("SELECT FROM sync_user ORDER BY user_id FOR UPDATE")
+    """A new history for every user, all locked, in which everything up to now is contained."""
     connection.execute(
         "INSERT INTO sync_lineage (user_id, epoch, bound_rev) SELECT user_id, epoch, rev FROM sync_user"
         " ON CONFLICT (user_id, epoch) DO UPDATE SET bound_rev = least(sync_lineage.bound_rev, excluded.bound_rev)"

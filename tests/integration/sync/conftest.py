@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
+import memory
+from edge.provider import EdgeMemory
 from memory.postgres.centre import PostgresCentre
 from memory.postgres.database import Database
-from tests.integration.sync.at_centre import (
-    Hand,
-    Ticking,
-    open_centre,
-)
-from tests.integration.sync.devices import World
+from tests.integration.sync.at_centre import Hand, Ticking, open_centre
+from tests.integration.sync.devices import OpenDevice, World
 
 Rows = list[tuple[Any, ...]]
 Sql = Callable[..., Rows]
@@ -57,6 +57,30 @@ def sql(database_url: str) -> Iterator[Sql]:
             return cursor.fetchall() if cursor.description else []
 
         yield run
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A directory that the account of the server can reach."""
+    path = Path(tempfile.mkdtemp(prefix="memory-tests-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[OpenDevice]:
+    """Opens devices by name at the centre of a URL; they are closed with the test."""
+    opened: list[EdgeMemory] = []
+
+    def open_(name: str, url: str, **settings: Any) -> EdgeMemory:
+        given = {"embedding_model": "hashing", "track_access": False, "sync_background": False, **settings}
+        opened.append(memory.connect(f"edge://{tmp_path / name}", centre=url, **given))
+        return opened[-1]
+
+    yield open_
+    for one in opened:
+        one.close()
 
 
 @pytest.fixture

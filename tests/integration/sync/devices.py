@@ -23,6 +23,7 @@ from edge.vectors.port import IndexFactory
 from memory.core.centre import SyncCentre
 from memory.core.clock import parse_stamp
 from memory.core.model import NewMemory
+from memory.core.provider import MemoryProvider
 from memory.core.state import State, as_memory
 from memory.core.sync import PULL, read_page, write_page
 from memory.embedding.hashing import HashingEmbedder
@@ -39,6 +40,13 @@ USER = "u"
 START = 1_800_000_000_000
 NEVER = 86_400.0
 MakeIndex = Callable[[str], IndexFactory]
+OpenDevice = Callable[..., EdgeMemory]
+"""Opens a device of a name, with the centre of a URL and settings of ``memory.connect``."""
+
+
+def texts(store: MemoryProvider, user_id: str) -> set[str]:
+    """All texts of a user."""
+    return {item.content for item in everything(store, user_id)}
 
 
 class World:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +14,12 @@ import pytest
 
 import memory
 from edge.provider import EdgeMemory
-from memory.embedding.hashing import HashingEmbedder
-from memory.engine.provider import StorageProvider
 from memory.postgres import cluster, migrations
 from memory.postgres.embedded import EmbeddedServer
-from memory.testing.base import everything
+from tests.integration.sync.devices import OpenDevice, texts, wait_until
 
 USER = "用户"
 ZH = "项目代号叫夜莺"
-Open = Callable[..., EdgeMemory]
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Iterator[Open]:
-    opened: list[EdgeMemory] = []
-
-    def open_(name: str, url: str, **settings: Any) -> EdgeMemory:
-        given = {"embedding_model": "hashing", "track_access": False, "sync_background": False, **settings}
-        opened.append(memory.connect(f"edge://{tmp_path / name}", centre=url, **given))
-        return opened[-1]
-
-    yield open_
-    for one in opened:
-        one.close()
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """A directory that the account of the server can reach."""
-    path = Path(tempfile.mkdtemp(prefix="memory-tests-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-def texts(store: memory.MemoryProvider) -> set[str]:
-    return {item.content for item in everything(store, USER)}
 
 
 def epoch(replica: EdgeMemory) -> str | None:
@@ -78,16 +47,16 @@ def mended(replica: EdgeMemory, url: str, before: str) -> None:
     assert (report.reconciled, report.equal) == (True, True)
     assert epoch(replica) != before
     expected = {"known to the backup", "added after the backup"}
-    assert texts(replica) == expected
+    assert texts(replica, USER) == expected
     with memory.connect(url, embedding_model="hashing") as centre:
-        assert texts(centre) == expected
+        assert texts(centre, USER) == expected
     [report] = replica.sync_now(USER)
     assert (report.reconciled, report.pushed, report.pulled, report.equal) == (False, 0, 0, True)
 
 
 @pytest.mark.parametrize("way", ["dump", "template"])
 def test_a_centre_restored_into_another_database_gets_back_what_it_has_lost(
-    server: EmbeddedServer, new_database: Callable[..., str], device: Open, way: str
+    server: EmbeddedServer, new_database: Callable[..., str], device: OpenDevice, way: str
 ) -> None:
     url = new_database()
     a = device("a", url)
@@ -122,7 +91,7 @@ def copied(url: str) -> str:
 
 
 @pytest.mark.parametrize("grown", [False, True], ids=["as it was", "grown past the cursor"])
-def test_a_data_directory_put_back_is_found_by_the_marks(base: Path, device: Open, *, grown: bool) -> None:
+def test_a_data_directory_put_back_is_found_by_the_marks(base: Path, device: OpenDevice, *, grown: bool) -> None:
     with EmbeddedServer(base / "postgres", settings={"fsync": "off"}) as server:
         url = server.url()
         migrations.upgrade(url)
@@ -146,31 +115,33 @@ def test_a_data_directory_put_back_is_found_by_the_marks(base: Path, device: Ope
             assert (report.reconciled, report.equal) == (True, True)
             assert epoch(a) != before
             b.sync_now(USER)
-            assert texts(a) == texts(b)
-            assert len(texts(a)) == 22
+            assert texts(a, USER) == texts(b, USER)
+            assert len(texts(a, USER)) == 22
             return
         mended(a, url, before)
 
 
-def begin_standby(server: EmbeddedServer, standby: Path) -> None:
-    """A copy of the server as it is now, that begins as a standby of nobody."""
-    cluster.claim(standby)
-    data = standby / "data"
+def copy_running(server: EmbeddedServer, target: Path, signal: str, **recovery: str) -> None:
+    """A copy of the server as it is now, that begins with a recovery: ``signal`` names its kind."""
+    cluster.claim(target)
+    data = target / "data"
     backup = [str(server.bin_directory / "pg_basebackup"), "-d", server.url(), "-D", str(data), "--checkpoint=fast"]
     subprocess.run(backup, check=True)
+    (data / signal).touch()
+    with (data / "postgresql.auto.conf").open("a") as settings:
+        settings.writelines(f"{name} = '{value}'\n" for name, value in recovery.items())
     owner = data_directory(server.url()).stat()
-    (data / "standby.signal").touch()
     for place in (data, *data.rglob("*")):
         os.chown(place, owner.st_uid, owner.st_gid)
 
 
-def test_the_promotion_of_a_standby_that_lagged_behind_begins_a_new_history(base: Path, device: Open) -> None:
+def test_the_promotion_of_a_standby_that_lagged_behind_begins_a_new_history(base: Path, device: OpenDevice) -> None:
     with EmbeddedServer(base / "primary", settings={"fsync": "off"}) as server:
         url = server.url()
         migrations.upgrade(url)
         a = device("a", url)
         doomed, before = history(a)
-        begin_standby(server, base / "standby")
+        copy_running(server, base / "standby", "standby.signal")
         after(a, doomed)
         a.close()
     with EmbeddedServer(base / "standby", settings={"fsync": "off"}) as server:
@@ -180,12 +151,50 @@ def test_the_promotion_of_a_standby_that_lagged_behind_begins_a_new_history(base
         mended(device("a", server.url()), server.url(), before)
 
 
-def test_a_standby_can_be_read_and_refuses_devices(base: Path, device: Open) -> None:
+def archive_everything(url: str, archive: Path) -> None:
+    """Until all that was written up to now is in the archive."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        last = admin.execute("SELECT pg_walfile_name(pg_switch_wal())").fetchone()
+        assert last is not None
+        wait_until((archive / last[0]).exists)
+
+
+def test_a_centre_brought_back_to_a_point_in_time_gets_back_what_came_after_it(base: Path, device: OpenDevice) -> None:
+    archive = base / "archive"
+    archive.mkdir()
+    archive.chmod(0o777)
+    kept = {"fsync": "off", "archive_mode": "on", "archive_command": f"cp %p {archive}/%f"}
+    with EmbeddedServer(base / "primary", settings=kept) as server:
+        url = server.url()
+        migrations.upgrade(url)
+        a = device("a", url)
+        copy_running(
+            server,
+            base / "restored",
+            "recovery.signal",
+            restore_command=f"cp {archive}/%f %p",
+            recovery_target_name="the point",
+            recovery_target_action="promote",
+        )
+        doomed, before = history(a)
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("SELECT pg_create_restore_point('the point')")
+        after(a, doomed)
+        a.close()
+        archive_everything(url, archive)
+    with EmbeddedServer(base / "restored", settings={"fsync": "off"}) as server:
+        with psycopg.connect(server.url(), autocommit=True) as admin:
+            wait_until(lambda: admin.execute("SELECT pg_is_in_recovery()").fetchone() == (False,))
+            assert admin.execute("SELECT count(*) FROM memories").fetchone() == (2,)
+        mended(device("a", server.url()), server.url(), before)
+
+
+def test_a_standby_can_be_read_and_refuses_devices(base: Path, device: OpenDevice) -> None:
     settings: dict[str, Any] = {"embedding_model": "hashing", "track_access": False}
     with EmbeddedServer(base / "primary", settings={"fsync": "off"}) as server:
         with memory.connect(server.url(), auto_migrate=True, **settings) as store:
             store.add_memory(ZH, user_id=USER)
-        begin_standby(server, base / "standby")
+        copy_running(server, base / "standby", "standby.signal")
     with EmbeddedServer(base / "standby", settings={"fsync": "off"}) as server:
         with memory.connect(server.url(), **settings) as store:
             assert [hit.memory.content for hit in store.recall("夜莺", user_id=USER)] == [ZH]
@@ -194,96 +203,6 @@ def test_a_standby_can_be_read_and_refuses_devices(base: Path, device: Open) -> 
             a.sync_now(USER)
 
 
-def histories(url: str) -> tuple[Any, ...]:
-    """The database's epoch and origin, its users' epochs, and what is noted of former ones."""
-    with psycopg.connect(url) as psql:
-        return (
-            psql.execute("SELECT epoch, origin FROM sync_meta").fetchone(),
-            psql.execute("SELECT user_id, epoch FROM sync_user ORDER BY user_id").fetchall(),
-            psql.execute("SELECT user_id, epoch, bound_rev FROM sync_lineage ORDER BY user_id").fetchall(),
-        )
-
-
-@pytest.fixture
-def two_users(database_url: str) -> str:
-    """A database with two users, at revisions 2 and 1."""
-    with memory.connect(database_url, embedding_model="hashing") as store:
-        for user_id, text in (("u-1", "one"), ("u-1", "two"), ("u-2", "three")):
-            store.add_memory(text, user_id=user_id)
-    return database_url
-
-
-def move(url: str, origin: str) -> None:
-    """Let the database have been written at another place, and open it."""
-    with psycopg.connect(url, autocommit=True) as psql:
-        psql.execute(f"UPDATE sync_meta SET origin = {origin}")
-    memory.connect(url, embedding_model="hashing").close()
-
-
-def test_an_origin_noted_before_timelines_were_is_not_taken_for_another_place(two_users: str) -> None:
-    before = histories(two_users)
-    move(two_users, "regexp_replace(origin, '/[^/]*$', '')")
-    assert histories(two_users) == before
-
-
-@pytest.mark.parametrize("part", [1, 2, 3], ids=["cluster", "database", "timeline"])
-def test_another_place_is_one_new_history_for_all_users_bound_by_what_each_had(two_users: str, part: int) -> None:
-    (old, origin), _, _ = histories(two_users)
-    move(two_users, f"regexp_replace(origin, '[^/]+', '7', 1, {part})")
-    (new, now), users, lineage = histories(two_users)
-    assert (new != old, now) == (True, origin)
-    assert users == [("u-1", new), ("u-2", new)]
-    assert lineage == [("u-1", old, 2), ("u-2", old, 1)]
-
-
 def data_directory(url: str) -> Path:
     with psycopg.connect(url) as asked:
         return Path((asked.execute("SHOW data_directory").fetchone() or ("",))[0])
-
-
-def test_what_is_changed_and_deleted_by_raw_sql_reaches_all_replicas(database_url: str, device: Open) -> None:
-    a, b = device("a", database_url), device("b", database_url)
-    kept = a.add_memory(ZH, user_id=USER)
-    gone = a.add_memory("to be deleted", user_id=USER)
-    a.sync_now(USER)
-    b.sync_now(USER)
-    with psycopg.connect(database_url, autocommit=True) as psql:
-        psql.execute("UPDATE memories SET content = '代号改为杜鹃' WHERE memory_id = %s", [kept.memory_id])
-        psql.execute("DELETE FROM memories WHERE memory_id = %s", [gone.memory_id])
-    for replica in (a, b):
-        assert replica.sync_now(USER)[0].equal
-        assert texts(replica) == {"代号改为杜鹃"}
-        assert replica.recall("杜鹃", user_id=USER)[0].memory.memory_id == kept.memory_id
-
-
-@pytest.mark.parametrize(("revision", "word"), [("central_0001", "older"), ("central_9999", "newer")])
-def test_a_centre_of_another_schema_is_named_and_the_replica_works_on(
-    database_url: str, device: Open, revision: str, word: str
-) -> None:
-    a = device("a", database_url)
-    with psycopg.connect(database_url, autocommit=True) as psql:
-        psql.execute("UPDATE alembic_version SET version_num = %s", [revision])
-    a.add_memory(ZH, user_id=USER)
-    with pytest.raises(memory.SchemaMismatch, match=word):
-        a.sync_now(USER)
-    [status] = a.sync_status(USER)
-    assert (status.condition, status.pending) == ("versions differ", 1)
-    assert texts(a) == {ZH}
-
-
-def test_a_device_with_another_model_keeps_to_its_own_and_dimensions_never_mix(database_url: str, device: Open) -> None:
-    with memory.connect(database_url, embedding_model="hashing") as centre:
-        centre.add_memory(ZH, user_id=USER)
-        other = HashingEmbedder(dimension=32, name="another")
-        a = device("a", database_url, embedder=other)
-        a.add_memory("tea at five", user_id=USER)
-        [report] = a.sync_now(USER)
-        assert (report.equal, report.deferred) == (True, 1)
-        assert a.embed_pending() in (0, 1)
-        assert {hit.memory.content for hit in a.recall(ZH, user_id=USER)} >= {ZH}
-        assert isinstance(centre, StorageProvider)
-        assert centre.embed_pending() == 1
-        with psycopg.connect(database_url) as psql:
-            dimensions = psql.execute("SELECT DISTINCT vector_dims(embedding) FROM memory_vectors").fetchall()
-        assert dimensions == [(centre.stats().embedding_dimension,)]
-        assert a.stats().embedding_dimension == 32
