@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from edge.sqlite import todo
+from edge.sqlite import syncing, todo
 from edge.sqlite.database import Db
 from edge.sqlite.rows import joined_terms, vector_from
 from edge.sqlite.writing import bury
@@ -168,6 +168,14 @@ def _raise_counters(connection: Db) -> None:
     )
 
 
+# The centre
+
+
+def _wrong_totals(connection: Db) -> int:
+    noted = connection.execute("SELECT digest, live FROM sync_state").fetchone()
+    return sum(was != right for was, right in zip(noted, syncing.count_shadows(connection), strict=True))
+
+
 def _one(connection: Db, statement: str, *params: object) -> int:
     return int(connection.execute(statement, params).fetchone()[0] or 0)
 
@@ -230,6 +238,13 @@ CHECKS: Final = (
             len(_unusable(connection)) + _one(connection, f"SELECT count(*) FROM memories WHERE {_WRONG_MARK}")
         ),
         mend=_mend_vectors,
+    ),
+    Check(
+        name="shadows",
+        meaning="totals of what the centre is known to have that differ from the memories' own notes of it",
+        remedy="count them anew; otherwise the next sync compares everything",
+        count=lambda connection, _now: _wrong_totals(connection),
+        mend=syncing.recount,
     ),
     Check(
         name="clock_ahead",

@@ -109,12 +109,17 @@ def shadow_changed(connection: Db, before: int | None, after: int | None) -> Non
         )
 
 
-def recount(connection: Db) -> tuple[int, int]:
-    """Digest and number of all shadows, from scratch; written down and returned."""
+def count_shadows(connection: Db) -> tuple[int, int]:
+    """Digest and number of all shadows, from scratch."""
     digest = live = 0
     for table in ("memories", "memory_tombstones"):
         for (value,) in connection.execute(f"SELECT shadow_hash FROM {table} WHERE shadow_hash IS NOT NULL"):
             digest ^= value
             live += 1
-    set_sync(connection, digest=digest, live=live)
     return digest, live
+
+
+def recount(connection: Db) -> None:
+    """Write digest and number of all shadows down as they are."""
+    digest, live = count_shadows(connection)
+    set_sync(connection, digest=digest, live=live)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from psycopg.rows import class_row
+
 from memory.core.errors import DeviceRevoked, EpochChanged
 from memory.core.sync import Head
 from memory.postgres.database import Database, Db
@@ -102,14 +104,12 @@ def note_mark(connection: Db, user_id: str, device: str, mark: str, rev: int) ->
 
 def devices(database: Database, user_id: str) -> list[Device]:
     """A user's devices, the one last seen first."""
-    with database.connection() as connection:
-        rows = connection.execute(
+    with database.connection() as connection, connection.cursor(row_factory=class_row(Device)) as cursor:
+        return cursor.execute(
             "SELECT device_id, schema, model, registered_at, last_seen_at, revoked_at FROM sync_device"
             " WHERE user_id = %s ORDER BY last_seen_at DESC, device_id",
             [user_id],
         ).fetchall()
-    names = ("device_id", "schema", "model", "registered_at", "last_seen_at", "revoked_at")
-    return [Device(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def revoke(database: Database, user_id: str, device_id: str, now: int) -> bool:
@@ -124,14 +124,12 @@ def revoke(database: Database, user_id: str, device_id: str, now: int) -> bool:
 
 def conflicts(database: Database, user_id: str) -> list[LostText]:
     """Texts of a user that lost to concurrent edits, the newest first."""
-    with database.connection() as connection:
-        rows = connection.execute(
+    with database.connection() as connection, connection.cursor(row_factory=class_row(LostText)) as cursor:
+        return cursor.execute(
             "SELECT memory_id::text, stamp, content, winner, device_id, logged_at FROM memory_conflicts"
             " WHERE user_id = %s ORDER BY logged_at DESC, memory_id, stamp",
             [user_id],
         ).fetchall()
-    names = ("memory_id", "stamp", "content", "winner", "device_id", "logged_at")
-    return [LostText(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def dismiss_conflict(database: Database, user_id: str, memory_id: str, stamp: str) -> bool:

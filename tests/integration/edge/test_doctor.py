@@ -89,6 +89,15 @@ BREACHES: dict[str, tuple[list[str], dict[str, int]]] = {
         [f"INSERT INTO index_todo SELECT memory_id, 1, 1, 0 FROM memories WHERE number = {FIRST}"],
         {"words": 1},
     ),
+    "a digest that is no memory's": (["UPDATE sync_state SET digest = digest + 1"], {"shadows": 1}),
+    "a digest and a number of what the centre has without a memory": (
+        ["UPDATE sync_state SET digest = -5, live = 7"],
+        {"shadows": 2},
+    ),
+    "a note of what the centre has that is not counted": (
+        [f"UPDATE memories SET shadow_hash = 77 WHERE number = {FIRST}"],
+        {"shadows": 2},
+    ),
     "a lost index of words": (["INSERT INTO memory_terms (memory_terms) VALUES ('delete-all')"], {"words": 3}),
 }
 

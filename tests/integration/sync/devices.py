@@ -176,8 +176,8 @@ class Device:
         """Digest and number of the shadows, counted from scratch."""
         with self.memory._edge.users.lease(USER) as replica:
             assert replica is not None
-            with replica.database.write() as connection:
-                return syncing.recount(connection)
+            with replica.database.read() as connection:
+                return syncing.count_shadows(connection)
 
     def accesses_acked(self) -> int:
         """Accesses that the centre has, as the replica sees it."""
