@@ -61,6 +61,15 @@ central_server = factories.postgresql_noproc(load=[_migrate])
 central = factories.postgresql("central_server")
 
 
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A directory that every account can get to, such as the one that runs a server; pytest's are closed to others."""
+    path = Path(tempfile.mkdtemp(prefix="memory-tests-")).resolve()
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
 @pytest.fixture(scope="session")
 def server(pytestconfig: pytest.Config) -> EmbeddedServer:
     """The run's Postgres server."""

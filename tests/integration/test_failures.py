@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import io
 import os
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,11 +85,9 @@ def test_a_read_only_database_serves_reads_and_refuses_writes(database_url: str)
 
 
 @pytest.fixture
-def own_server() -> Iterator[tuple[EmbeddedServer, Callable[[], None]]]:
+def own_server(reachable: Path) -> Iterator[tuple[EmbeddedServer, Callable[[], None]]]:
     """A server of this test's own, and a way to kill it as a power cut would."""
-    folder = Path(tempfile.mkdtemp(prefix="memory-own-"))
-    folder.chmod(0o755)
-    server = EmbeddedServer(folder / "postgres")
+    server = EmbeddedServer(reachable / "postgres")
     server.start()
 
     def crash() -> None:
@@ -101,7 +97,6 @@ def own_server() -> Iterator[tuple[EmbeddedServer, Callable[[], None]]]:
 
     yield server, crash
     server.stop()
-    shutil.rmtree(folder)
 
 
 def test_a_crash_of_the_server_loses_nothing_acknowledged_and_the_provider_recovers(

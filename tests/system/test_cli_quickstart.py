@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +14,9 @@ STEPS = ["database", "store", "recall", "recall", "update", "archive", "delete",
 
 
 @pytest.fixture
-def directory() -> Iterator[Path]:
-    """A place that the account of the embedded server can reach, too."""
-    path = Path(tempfile.mkdtemp(prefix="memory-quickstart-test-"))
-    path.chmod(0o755)
-    yield path / "postgres"
-    shutil.rmtree(path)
+def directory(reachable: Path) -> Path:
+    """A place for the data of an embedded server."""
+    return reachable / "postgres"
 
 
 def test_it_starts_a_database_and_shows_every_verb(directory: Path) -> None:

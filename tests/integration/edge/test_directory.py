@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import shutil
 import sqlite3
 import stat
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -180,15 +178,6 @@ def test_only_the_owner_of_the_account_may_read_what_is_made(tmp_path: Path) -> 
 # Rights
 
 
-@pytest.fixture
-def open_place() -> Iterator[Path]:
-    """A directory that every account can get to; that of pytest is closed to others."""
-    path = Path(tempfile.mkdtemp(prefix="memory-rights-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
 def another_account() -> int | None:
     """Who is not allowed everything: nobody if this is root, else this account itself."""
     return pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
@@ -199,8 +188,8 @@ def stays_as_it_was(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("root", "inside"), [(0o500, 0o700), (0o700, 0o500)])
-def test_a_replica_without_the_right_to_write_is_denied(open_place: Path, root: int, inside: int) -> None:
-    path = open_place / "replica"
+def test_a_replica_without_the_right_to_write_is_denied(reachable: Path, root: int, inside: int) -> None:
+    path = reachable / "replica"
     use(path)
     given_to(another_account(), path)
     (path / "users").chmod(inside)
@@ -222,11 +211,11 @@ def given_to(uid: int | None, path: Path) -> None:
             os.chown(entry, uid, uid)
 
 
-def test_a_place_without_the_right_to_make_a_directory_is_denied(open_place: Path) -> None:
-    given_to(another_account(), open_place)
-    open_place.chmod(0o555)
+def test_a_place_without_the_right_to_make_a_directory_is_denied(reachable: Path) -> None:
+    given_to(another_account(), reachable)
+    reachable.chmod(0o555)
     with pytest.raises(memory.StoreDenied, match="Permission denied"):
-        elsewhere(use, open_place / "replica", uid=another_account())
+        elsewhere(use, reachable / "replica", uid=another_account())
     with pytest.raises(memory.StoreDenied, match="Permission denied"):
         elsewhere(use, Path("/root-only/replica") if os.geteuid() else Path("/root/replica"), uid=another_account())
 
@@ -236,9 +225,9 @@ def test_a_place_without_the_right_to_make_a_directory_is_denied(open_place: Pat
     [(0o000, memory.StoreDenied, "right to read and write"), (0o400, memory.StoreReadOnly, "right to write")],
 )
 def test_a_file_without_rights_concerns_its_user_only(
-    open_place: Path, mode: int, kind: type[memory.StoreError], hint: str
+    reachable: Path, mode: int, kind: type[memory.StoreError], hint: str
 ) -> None:
-    path = open_place / "replica"
+    path = reachable / "replica"
     use(path)
     [file] = path.rglob("memory.db")
     given_to(another_account(), path)

@@ -24,17 +24,14 @@ from tests.integration.embedded_server.processes import (
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
-    """A directory that every account can reach, unlike pytest's own temporary directories."""
-    path = Path(tempfile.mkdtemp(prefix="nightingale-test-")).resolve()
-    path.chmod(0o755)
-    yield path
+def base(reachable: Path) -> Iterator[Path]:
+    """A directory that every account can reach, and in which no process may be left behind."""
+    yield reachable
     with contextlib.suppress(StoreError):
-        eventually(lambda: not processes_below(path), "no process is left behind")
-    left = processes_below(path)
+        eventually(lambda: not processes_below(reachable), "no process is left behind")
+    left = processes_below(reachable)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(path)
     assert not left
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,15 +55,6 @@ def sql(database_url: str) -> Iterator[Sql]:
             return cursor.fetchall() if cursor.description else []
 
         yield run
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """A directory that the account of the server can reach."""
-    path = Path(tempfile.mkdtemp(prefix="memory-tests-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -91,20 +91,20 @@ def copied(url: str) -> str:
 
 
 @pytest.mark.parametrize("grown", [False, True], ids=["as it was", "grown past the cursor"])
-def test_a_data_directory_put_back_is_found_by_the_marks(base: Path, device: OpenDevice, *, grown: bool) -> None:
-    with EmbeddedServer(base / "postgres", settings={"fsync": "off"}) as server:
+def test_a_data_directory_put_back_is_found_by_the_marks(reachable: Path, device: OpenDevice, *, grown: bool) -> None:
+    with EmbeddedServer(reachable / "postgres", settings={"fsync": "off"}) as server:
         url = server.url()
         migrations.upgrade(url)
         a = device("a", url)
         doomed, before = history(a)
         data = data_directory(url)
         server.stop()
-        subprocess.run(["cp", "-a", str(data), str(base / "kept")], check=True)  # with its owner
+        subprocess.run(["cp", "-a", str(data), str(reachable / "kept")], check=True)  # with its owner
         server.start()
         after(a, doomed)
         server.stop()
         shutil.rmtree(data)
-        (base / "kept").rename(data)
+        (reachable / "kept").rename(data)
         server.start()
         if grown:
             b = device("b", url)
@@ -135,16 +135,18 @@ def copy_running(server: EmbeddedServer, target: Path, signal: str, **recovery: 
         os.chown(place, owner.st_uid, owner.st_gid)
 
 
-def test_the_promotion_of_a_standby_that_lagged_behind_begins_a_new_history(base: Path, device: OpenDevice) -> None:
-    with EmbeddedServer(base / "primary", settings={"fsync": "off"}) as server:
+def test_the_promotion_of_a_standby_that_lagged_behind_begins_a_new_history(
+    reachable: Path, device: OpenDevice
+) -> None:
+    with EmbeddedServer(reachable / "primary", settings={"fsync": "off"}) as server:
         url = server.url()
         migrations.upgrade(url)
         a = device("a", url)
         doomed, before = history(a)
-        copy_running(server, base / "standby", "standby.signal")
+        copy_running(server, reachable / "standby", "standby.signal")
         after(a, doomed)
         a.close()
-    with EmbeddedServer(base / "standby", settings={"fsync": "off"}) as server:
+    with EmbeddedServer(reachable / "standby", settings={"fsync": "off"}) as server:
         with psycopg.connect(server.url(), autocommit=True) as admin:
             assert admin.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
             assert admin.execute("SELECT pg_promote()").fetchone() == (True,)
@@ -159,18 +161,20 @@ def archive_everything(url: str, archive: Path) -> None:
         wait_until((archive / last[0]).exists)
 
 
-def test_a_centre_brought_back_to_a_point_in_time_gets_back_what_came_after_it(base: Path, device: OpenDevice) -> None:
-    archive = base / "archive"
+def test_a_centre_brought_back_to_a_point_in_time_gets_back_what_came_after_it(
+    reachable: Path, device: OpenDevice
+) -> None:
+    archive = reachable / "archive"
     archive.mkdir()
     archive.chmod(0o777)
     kept = {"fsync": "off", "archive_mode": "on", "archive_command": f"cp %p {archive}/%f"}
-    with EmbeddedServer(base / "primary", settings=kept) as server:
+    with EmbeddedServer(reachable / "primary", settings=kept) as server:
         url = server.url()
         migrations.upgrade(url)
         a = device("a", url)
         copy_running(
             server,
-            base / "restored",
+            reachable / "restored",
             "recovery.signal",
             restore_command=f"cp {archive}/%f %p",
             recovery_target_name="the point",
@@ -182,20 +186,20 @@ def test_a_centre_brought_back_to_a_point_in_time_gets_back_what_came_after_it(b
         after(a, doomed)
         a.close()
         archive_everything(url, archive)
-    with EmbeddedServer(base / "restored", settings={"fsync": "off"}) as server:
+    with EmbeddedServer(reachable / "restored", settings={"fsync": "off"}) as server:
         with psycopg.connect(server.url(), autocommit=True) as admin:
             wait_until(lambda: admin.execute("SELECT pg_is_in_recovery()").fetchone() == (False,))
             assert admin.execute("SELECT count(*) FROM memories").fetchone() == (2,)
         mended(device("a", server.url()), server.url(), before)
 
 
-def test_a_standby_can_be_read_and_refuses_devices(base: Path, device: OpenDevice) -> None:
+def test_a_standby_can_be_read_and_refuses_devices(reachable: Path, device: OpenDevice) -> None:
     settings: dict[str, Any] = {"embedding_model": "hashing", "track_access": False}
-    with EmbeddedServer(base / "primary", settings={"fsync": "off"}) as server:
+    with EmbeddedServer(reachable / "primary", settings={"fsync": "off"}) as server:
         with memory.connect(server.url(), auto_migrate=True, **settings) as store:
             store.add_memory(ZH, user_id=USER)
-        copy_running(server, base / "standby", "standby.signal")
-    with EmbeddedServer(base / "standby", settings={"fsync": "off"}) as server:
+        copy_running(server, reachable / "standby", "standby.signal")
+    with EmbeddedServer(reachable / "standby", settings={"fsync": "off"}) as server:
         with memory.connect(server.url(), **settings) as store:
             assert [hit.memory.content for hit in store.recall("夜莺", user_id=USER)] == [ZH]
         a = device("a", server.url())

@@ -6,11 +6,9 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,11 +143,9 @@ class Stopping:
 
 
 @pytest.mark.timeout(120)
-def test_a_server_that_dies_during_a_push_is_sent_it_again(tmp_path: Path) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="memory-stopping-"))
-    folder.chmod(0o755)  # the account that runs the server must get through
+def test_a_server_that_dies_during_a_push_is_sent_it_again(reachable: Path, tmp_path: Path) -> None:
     centres: list[Stopping] = []
-    server = EmbeddedServer(folder / "postgres")
+    server = EmbeddedServer(reachable / "postgres")
     migrations.upgrade(server.start())
     try:
 
@@ -174,7 +170,6 @@ def test_a_server_that_dies_during_a_push_is_sent_it_again(tmp_path: Path) -> No
         assert sorted(here.values()) == ["written after the end", "written before the end"]
     finally:
         server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _try_again(device: EdgeMemory) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,28 +11,25 @@ import pytest
 import memory
 from memory.postgres import migrations
 from memory.postgres.embedded import EmbeddedServer
+from tests.integration.sync.devices import OpenDevice
 
 
 @pytest.fixture
-def server() -> Iterator[EmbeddedServer]:
+def server(reachable: Path) -> Iterator[EmbeddedServer]:
     """A server of this test's own, that can prepare transactions."""
-    base = Path(tempfile.mkdtemp(prefix="memory-tests-"))
-    base.chmod(0o755)
-    with EmbeddedServer(base / "postgres", settings={"fsync": "off", "max_prepared_transactions": "2"}) as started:
+    settings = {"fsync": "off", "max_prepared_transactions": "2"}
+    with EmbeddedServer(reachable / "postgres", settings=settings) as started:
         yield started
-    shutil.rmtree(base)
 
 
-def test_a_prepared_and_an_open_transaction_hide_no_commit(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_a_prepared_and_an_open_transaction_hide_no_commit(server: EmbeddedServer, device: OpenDevice) -> None:
     url = server.url()
     migrations.upgrade(url)
     with (
         psycopg.connect(server.url("postgres")) as elsewhere,
         psycopg.connect(url, autocommit=True) as here,
         memory.connect(url, embedding_model="hashing") as centre,
-        memory.connect(
-            f"edge://{tmp_path / 'device'}", centre=url, embedding_model="hashing", sync_background=False
-        ) as device,
+        device("a", url) as a,
     ):
         elsewhere.execute("CREATE TABLE open_since_long (n int)")
         here.execute("CREATE TABLE prepared_since_long (n int)")
@@ -43,6 +38,6 @@ def test_a_prepared_and_an_open_transaction_hide_no_commit(server: EmbeddedServe
         here.execute("PREPARE TRANSACTION 'forgotten'")
         for text in ("first", "second"):
             centre.add_memory(text, user_id="u")
-            [report] = device.sync_now("u")
+            [report] = a.sync_now("u")
             assert (report.pulled, report.equal) == (1, True)
         here.execute("ROLLBACK PREPARED 'forgotten'")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,28 +10,23 @@ from typing import Any
 import psycopg
 import pytest
 
-import memory
-from edge.provider import EdgeMemory
 from edge.sync.link import Link
 from memory.core.errors import StoreTimeout, StoreUnavailable
 from memory.postgres import migrations
 from memory.postgres.database import NETWORK, Database
 from memory.postgres.embedded import EmbeddedServer
+from tests.integration.sync.devices import OpenDevice
 from tests.sync.proxy import TcpProxy
 
 USER = "用户"
-SETTINGS: dict[str, Any] = {"embedding_model": "hashing", "track_access": False, "sync_background": False}
 
 
 @pytest.fixture
-def mortal() -> Iterator[EmbeddedServer]:
+def mortal(reachable: Path) -> Iterator[EmbeddedServer]:
     """A server that the test may stop."""
-    base = Path(tempfile.mkdtemp(prefix="memory-tests-"))
-    base.chmod(0o755)
-    with EmbeddedServer(base / "postgres", settings={"fsync": "off"}) as server:
+    with EmbeddedServer(reachable / "postgres", settings={"fsync": "off"}) as server:
         migrations.upgrade(server.url())
         yield server
-    shutil.rmtree(base)
 
 
 @pytest.fixture
@@ -47,14 +40,10 @@ def tcp_url(proxy: TcpProxy, central: psycopg.Connection[Any]) -> str:
     return proxy.url(central.info.dbname)
 
 
-def device(path: Path, url: str) -> EdgeMemory:
-    return memory.connect(f"edge://{path}", centre=url, **SETTINGS)
-
-
 def test_a_centre_that_stops_is_named_with_its_reason_and_the_device_works_on(
-    mortal: EmbeddedServer, tmp_path: Path
+    mortal: EmbeddedServer, device: OpenDevice
 ) -> None:
-    with device(tmp_path / "a", mortal.url()) as a:
+    with device("a", mortal.url()) as a:
         a.add_memory("before", user_id=USER)
         a.sync_now(USER)
         mortal.stop()
@@ -73,9 +62,9 @@ def test_a_centre_that_stops_is_named_with_its_reason_and_the_device_works_on(
 
 
 def test_connections_left_over_from_before_a_cut_are_not_the_callers_trouble(
-    proxy: TcpProxy, tcp_url: str, tmp_path: Path
+    proxy: TcpProxy, tcp_url: str, device: OpenDevice
 ) -> None:
-    with device(tmp_path / "a", tcp_url) as a:
+    with device("a", tcp_url) as a:
         for text in ("one", "two", "three"):
             a.add_memory(text, user_id=USER)
             [report] = a.sync_now(USER)
