@@ -53,6 +53,17 @@ def test_whatever_is_damaged_in_a_row_that_its_hash_covers_is_repaired(world: Wo
     assert_same(world, a)
 
 
+def test_totals_that_no_memory_accounts_for_are_found_and_counted_anew_by_the_next_sync(world: World) -> None:
+    a = world.device("a")
+    a.add("kept")
+    a.sync()
+    a.sql_while_closed("UPDATE sync_state SET digest = digest + 1, live = live + 1")
+    report = a.sync()
+    assert (report.reconciled, report.changed, report.equal) == (True, 0, True)
+    assert not a.sync().reconciled
+    assert_same(world, a)
+
+
 def test_a_hash_that_is_lost_is_found_by_verifying(world: World) -> None:
     a = world.device("a")
     a.add("kept")
